@@ -56,9 +56,9 @@ pub(super) enum Cut {
 /// The same for a COMPOUND. Offsets are in its results.
 pub(super) struct CompoundCut {
     /// Of the number of results.
-    pub count_at: usize,
+    pub count_at: u32,
     /// Of the status of the first operation with payload.
-    pub status_at: usize,
+    pub status_at: u32,
     /// The number of results up to that of this operation.
     pub count: u32,
     /// What the slot of the request keeps must be what the client gets.
@@ -90,10 +90,10 @@ impl Cut {
                 e.patch_u32(0, nfs3::Status::IO.0);
             }
             Cut::Compound(CompoundCut { count_at, status_at, count, slot }) => {
-                e.raw(results.get(..status_at)?);
+                e.raw(results.get(..status_at as usize)?);
                 e.u32(nfs4::Status::IO.0);
                 e.patch_u32(0, nfs4::Status::IO.0);
-                e.patch_u32(count_at, count);
+                e.patch_u32(count_at as usize, count);
                 if let Some(RequestSlot { session, slot, sequence }) = slot
                     && e.len() <= MAX_KEPT
                 {
@@ -107,8 +107,8 @@ impl Cut {
 
 /// What to send if a reply cannot be sent.
 pub(super) struct Instead {
-    /// The reply's header if it has a verifier; empty: `head` begins with the header.
-    verified: Bytes,
+    /// The reply's header if it has a verifier; otherwise `head` begins with the header.
+    verified: Option<Box<Bytes>>,
     /// The reply up to its first payload.
     head: Bytes,
     cut: Cut,
@@ -118,21 +118,25 @@ impl Instead {
     /// For a reply of these parts, if it may become unreadable.
     pub fn of(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(head), rest @ ..] = parts else { return None };
-        reads_files(rest).then(|| Instead { verified: Bytes::new(), head: head.clone(), cut })
+        reads_files(rest).then(|| Instead { verified: None, head: head.clone(), cut })
     }
 
     /// The same for a reply whose header is a part of its own.
     pub fn of_verified(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(header), Part::Bytes(head), rest @ ..] = parts else { return None };
-        reads_files(rest).then(|| Instead { verified: header.clone(), head: head.clone(), cut })
+        reads_files(rest).then(|| Instead {
+            verified: Some(Box::new(header.clone())),
+            head: head.clone(),
+            cut,
+        })
     }
 
     /// The reply.
     pub fn reply(self) -> Outgoing {
         let Instead { verified, head, cut } = self;
-        let (header, results) = match verified.is_empty() {
-            true => head.split_at(Reply::SUCCESS_BYTES.min(head.len())),
-            false => (&*verified, &*head),
+        let (header, results) = match &verified {
+            None => head.split_at(Reply::SUCCESS_BYTES.min(head.len())),
+            Some(header) => (&***header, &*head),
         };
         let mut e = Encoder::with_capacity(header.len().saturating_add(results.len()));
         match cut.results(results) {

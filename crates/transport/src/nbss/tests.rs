@@ -466,7 +466,7 @@ fn failing_file() -> (File, u64) {
     let part = |line: &str| {
         let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
         let at = |text| u64::from_str_radix(text, 16).unwrap();
-        (at(start), at(end), line.contains(" r") && line.contains('/'))
+        (at(start), at(end), line.contains(" r") && !line.contains('['))
     };
     let parts: Vec<_> = maps.lines().map(part).collect();
     let mut begins = 0;
@@ -476,7 +476,7 @@ fn failing_file() -> (File, u64) {
             begins = *start;
         }
         let next = parts.get(i + 1).map_or(u64::MAX, |next| next.0);
-        if *readable && end - begins >= READABLE && next - end >= 1 << 20 {
+        if *readable && end - begins >= READABLE && next > *end {
             let memory = std::fs::File::open("/proc/self/mem").unwrap();
             return (File::from(OwnedFd::from(memory)), *end);
         }

@@ -147,8 +147,9 @@ pub(in crate::server) async fn compound(
     }
     let cut = match first_payload {
         Some(FirstPayload { status_at, count, is_behind_all: true }) => Cut::Compound(CompoundCut {
-            count_at: count_at.saturating_sub(start),
-            status_at: status_at.saturating_sub(start),
+            // Within a message.
+            count_at: count_at.saturating_sub(start) as u32,
+            status_at: status_at.saturating_sub(start) as u32,
             count,
             slot: request,
         }),
