@@ -25,9 +25,9 @@ use futures_util::lock::Mutex as Queue;
 use weft_kerberos::{Keytab, Principal, Principals, Step};
 use weft_machine::nss::{Lookups, Unanswered};
 use weft_machine::recorder::{self, Hop};
-use weft_machine::{Buf, LogLimit, random, rt};
+use weft_machine::{Buf, LogLimit, Pool, random, rt};
 use weft_store::ShareList;
-use weft_transport::{Kind, Outgoing, Part, RemotePayload, SHORT_ANSWER};
+use weft_transport::{Kind, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Procedure, Service};
 use weft_wire::rpc::{AuthStat, Reply};
@@ -359,7 +359,8 @@ async fn data(
     // What waits below holds no buffer of the pool.
     drop(room);
     let _one_at_a_time = connection.protecting.lock().await;
-    let Some(body) = body(connection, sequence, parts, cut).await else {
+    let pool = &connection.server.pool;
+    let Some(body) = body(pool, connection.peer, sequence, parts, cut).await else {
         return Ok(verified(&call, &context, sequence, Reply::SystemError).into());
     };
     // RFC 2203 5.3.3.4.2, 5.3.3.4.4: no reply is sent if this fails.
@@ -402,7 +403,7 @@ fn behind_header(bytes: &Bytes) -> Bytes {
 
 /// The results to protect. They are copied, because what the library protects is contiguous. `None`: payload cannot be
 /// read, and no error of the procedure can say so.
-async fn body(connection: &Connection<'_>, sequence: u32, parts: Vec<Part>, cut: Cut) -> Option<Encoder> {
+async fn body(pool: &Pool, peer: Peer, sequence: u32, parts: Vec<Part>, cut: Cut) -> Option<Encoder> {
     let begin = |len| protection::body(sequence, len);
     let mut body = begin(bytes_in(&parts));
     let begins = body.len();
@@ -414,10 +415,10 @@ async fn body(connection: &Connection<'_>, sequence: u32, parts: Vec<Part>, cut:
             Part::Payload { data, .. } => {
                 let first_payload_at = *first_payload_at.get_or_insert(body.len());
                 let len = data.len();
-                match data.into_chain(&connection.server.pool).await {
+                match data.into_chain(pool).await {
                     Ok(chain) => chain.iter().for_each(|bytes| body.raw(bytes)),
                     Err(e) => {
-                        instead::tell(connection.peer, &e);
+                        instead::tell(peer, &e);
                         body.truncate(first_payload_at);
                         let failure = cut.results(body.after(begins))?;
                         let mut body = begin(failure.len());
