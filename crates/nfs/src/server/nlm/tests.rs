@@ -11,7 +11,7 @@ use weft_store::backend::Ram;
 use weft_store::opens::Key;
 use weft_store::rules::{Ports, Protection};
 use weft_store::{Exists, Make, SetAttr, Share as Served, Vfs};
-use weft_transport::{Channel, Outgoing, Security, record};
+use weft_transport::{Outgoing, Security, record};
 use weft_wire::nfs3::Handle;
 use weft_wire::nsm;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential};

@@ -98,7 +98,7 @@ fn a_read_of_version_3_that_fails_behind_its_answer_gets_an_error_with_attribute
         let server = server();
         let file = make(&server, b"f");
         let data = Bytes::from_static(b"eight by").into();
-        let head = WriteHead { file: file.clone(), offset: 0, count: 8, stable: Stable::FileSync };
+        let head = WriteHead { file, offset: 0, count: 8, stable: Stable::FileSync };
         let args = WriteArgs { head, data };
         assert_eq!(status_of(&server, procedure::WRITE, &args), Status::OK);
         let read = nfs(procedure::READ, &ReadArgs { file, offset: 0, count: 100 });
@@ -149,7 +149,7 @@ fn a_read_in_a_session_that_fails_behind_its_answer_gets_an_error_and_so_does_it
             call(2, 1, &ops)
         };
         let (failing, good) = (next(stateid), next(stateid));
-        let error = replies(&server, finds, 1, &[failing.clone()]).remove(0);
+        let error = replies(&server, finds, 1, std::slice::from_ref(&failing)).remove(0);
         let again = replies(&server, finds, 0, &[failing]).remove(0);
         assert_eq!(error, again);
         let mut error = compound(&error);
@@ -159,7 +159,7 @@ fn a_read_in_a_session_that_fails_behind_its_answer_gets_an_error_and_so_does_it
         assert_eq!(error.next(opnum::READ), nfs4::Status::IO);
         error.end();
         // The slot goes on, and so does the connection.
-        let mut read = compound(&replies(&server, finds, 0, &[good.clone()]).remove(0));
+        let mut read = compound(&replies(&server, finds, 0, std::slice::from_ref(&good)).remove(0));
         assert_eq!((read.status, read.count), (nfs4::Status::OK, 4));
         read.ok::<SequenceOk>(opnum::SEQUENCE);
         read.ok::<()>(opnum::PUTFH);
@@ -185,7 +185,7 @@ fn a_compound_that_changes_something_behind_a_read_that_fails_is_not_said_to_hav
         write_op(stateid, 0, b"other"),
     ];
     let failing = call(2, 1, &ops);
-    let mut d = Decoder::new(replies(&server, Finds::Later, 1, &[failing.clone()]).remove(0));
+    let mut d = Decoder::new(replies(&server, Finds::Later, 1, std::slice::from_ref(&failing)).remove(0));
     assert_eq!(Reply::parse(&mut d).unwrap().1, Reply::SystemError);
     d.end().unwrap();
     assert_eq!(send(&server, failing).status, nfs4::Status::RETRY_UNCACHED_REP);
