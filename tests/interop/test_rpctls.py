@@ -46,7 +46,9 @@ class Peer(oncrpc.Connection):
         return reply.opaque()
 
 
-class Tls(unittest.TestCase):
+class WithKeys(unittest.TestCase):
+    """Has certificates of an authority, for the server and a client."""
+
     def setUp(self):
         self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-tls-")))
         self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
@@ -69,6 +71,8 @@ class Tls(unittest.TestCase):
             context.load_cert_chain(self.work / "client.pem", self.work / "client.key")
         return context
 
+
+class Tls(WithKeys):
     def test_a_client_asks_for_tls_and_reads_and_writes_under_it(self):
         with weft.serving(*self.server_options) as server:
             source = weft.random_file(server.folder / "source", (3 << 20) + 5)

@@ -100,8 +100,8 @@ impl Open {
         *self.in_memory.get_or_init(|| rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC))
     }
 
-    /// Whether the byte at `offset` can be read without sleeping. Past the end it can; an error shows when the byte is
-    /// read.
+    /// Whether the byte at `offset` can be read without sleeping. Past the end it can. One that cannot be read cannot: the
+    /// read that follows says why.
     fn is_cached(&self, offset: u64) -> bool {
         if self.in_memory.get() == Some(&true) {
             return true;
@@ -115,7 +115,8 @@ impl Open {
         ) {
             Err(Errno::AGAIN) => false,
             Err(Errno::OPNOTSUPP) => self.find_in_memory(),
-            _ => true,
+            Err(_) => false,
+            Ok(_) => true,
         }
     }
 }
@@ -517,6 +518,29 @@ pub fn is_lost(e: &io::Error) -> bool {
     Errno::from_io_error(e) == Some(Errno::FAULT)
 }
 
+/// Why a file could not be sent: it cannot be read, whatever the state of the stream.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unreadable(io::Error);
+
+/// Marks an error as the file's, for [`is_unreadable`].
+pub fn unreadable(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), Unreadable(e))
+}
+
+/// The error of a call that reads a file and sends: marked if a stream does not have it.
+pub(crate) fn blamed(e: io::Error) -> io::Error {
+    match Errno::from_io_error(&e) {
+        Some(Errno::IO | Errno::NODATA | Errno::STALE | Errno::UCLEAN) => unreadable(e),
+        _ => e,
+    }
+}
+
+/// Whether a send failed because the file cannot be read.
+pub fn is_unreadable(e: &io::Error) -> bool {
+    e.get_ref().is_some_and(|inner| inner.is::<Unreadable>())
+}
+
 impl FileRange {
     /// The range without its first `n` bytes, or without all of them.
     #[must_use]
@@ -548,9 +572,7 @@ impl FileRange {
         if open.warm.knows(&range, now) {
             return Ok(claims);
         }
-        let blocks = self.file.blocking().is_some();
-        let cached = !blocks && open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
-        if !cached {
+        if !self.is_cached(start, end) {
             if claims.is_empty() {
                 claims.extend(busy::to_read(self.file.inode()?).await);
             }
@@ -558,6 +580,50 @@ impl FileRange {
         }
         open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
         Ok(claims)
+    }
+
+    /// Whether [`FileRange::warm`] of the part that [`crate::net::Stream::send_file`] begins with would neither read nor
+    /// wait now. Costs what that costs then.
+    pub fn begins_warm(&self) -> bool {
+        let Some(last) = self.len.min(WARM_BYTES).checked_sub(1) else { return true };
+        // A worker that frees blocks of some file may be about to free these.
+        if busy::any() {
+            return false;
+        }
+        let open = &self.file.0;
+        if open.in_memory.get() == Some(&true) {
+            return true;
+        }
+        let (start, end) = (self.offset, self.offset.saturating_add(last as u64));
+        let (range, now) = (start..end.saturating_add(1), rt::now());
+        if open.warm.knows(&range, now) {
+            return true;
+        }
+        let cached = self.is_cached(start, end);
+        if cached {
+            open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
+        }
+        cached
+    }
+
+    /// Whether the page cache has the file's bytes `start` and `end`; false if the file system cannot tell.
+    fn is_cached(&self, start: u64, end: u64) -> bool {
+        let open = &self.file.0;
+        self.file.blocking().is_none()
+            && open.is_cached(start)
+            && (start / PAGE == end / PAGE || open.is_cached(end))
+    }
+
+    /// Reads what [`crate::net::Stream::send_file`] begins with into the page cache, see [`FileRange::warm`].
+    pub async fn warm_beginning(&self) -> io::Result<()> {
+        self.warm(0, self.len.min(WARM_BYTES)).await
+    }
+
+    /// The part that [`crate::net::Stream::send_file`] begins with, and the rest.
+    pub fn beginning(&self) -> (FileRange, FileRange) {
+        let first = FileRange { len: self.len.min(WARM_BYTES), ..self.clone() };
+        let rest = self.advanced(first.len);
+        (first, rest)
     }
 
     /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and discards them.

@@ -412,23 +412,34 @@ impl Stream {
     /// that). Bytes that the file has lost to a truncation are sent as zeros, because the peer was promised
     /// [`FileRange::len`] bytes.
     pub async fn send_file(&self, range: &FileRange) -> io::Result<()> {
+        self.send_file_begun(range, false).await
+    }
+
+    /// [`Stream::send_file`] of a range whose beginning was found in the page cache just now, if `is_warm`
+    /// ([`FileRange::begins_warm`]): it is not looked for again.
+    pub async fn send_file_begun(&self, range: &FileRange, is_warm: bool) -> io::Result<()> {
         let mut done = 0;
+        let mut is_warm = is_warm;
         while done < range.len {
             if range.file.blocking().is_some() {
                 // On some file systems sendfile fetches the file's attributes, even if the pages are cached.
                 let piece = (range.len - done).min(file::WARM_BYTES);
-                let bytes = range.fetch(done, piece).await?;
+                let bytes = range.fetch(done, piece).await.map_err(file::unreadable)?;
                 done += piece;
                 self.send_chain(&[bytes], done < range.len).await?;
                 continue;
             }
             // Disk reads happen on a worker thread, not inside sendfile on this core.
             let warm = done + (range.len - done).min(file::WARM_BYTES);
-            let mut claims = range.warm_claimed(done, warm - done).await?;
+            // Nothing is claimed while no worker frees blocks.
+            let mut claims = match std::mem::take(&mut is_warm) && !file::busy::any() {
+                true => Vec::new(),
+                false => range.warm_claimed(done, warm - done).await.map_err(file::unreadable)?,
+            };
             while done < warm {
                 let sent =
                     std::future::poll_fn(|cx| self.poll_send_claimed(cx, range, done..warm, &mut claims));
-                match sent.await? {
+                match sent.await.map_err(file::blamed)? {
                     0 => break,
                     sent => done += sent,
                 }

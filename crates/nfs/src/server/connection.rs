@@ -26,6 +26,7 @@ use super::Server;
 use super::answers::Answers;
 use super::context::Connection;
 use super::header::NotRpc;
+use super::instead::{self, Answer, Instead};
 use super::line::{self, CallbackLine};
 use super::watch::Watch;
 
@@ -71,46 +72,87 @@ impl Strangers {
 }
 
 type Received = Result<Option<Message>, Error>;
-type Answered = (Result<Outgoing, NotRpc>, Operation);
+type Answered = (Result<Answer, NotRpc>, Operation);
 type Running<'a> = LocalBoxFuture<'a, Answered>;
 
-/// The replies that the network has not taken, in order, each with its call.
+/// A reply that the network has not taken.
+struct UnsentReply {
+    sending: Sending,
+    /// Its call.
+    operation: Operation,
+    /// What to send if it cannot be sent.
+    instead: Option<Instead>,
+}
+
+/// The replies that the network has not taken, in order.
 #[derive(Default)]
 struct Unsent {
-    queue: VecDeque<(Sending, Operation)>,
+    queue: VecDeque<UnsentReply>,
     /// How many of them the flight recorder knows to wait.
     told: usize,
 }
 
 impl Unsent {
-    fn push(&mut self, sending: Sending, operation: Operation) {
+    fn push(&mut self, sending: Sending, operation: Operation, instead: Option<Instead>) {
         if !sending.is_taken() {
-            self.queue.push_back((sending, operation));
+            self.queue.push_back(UnsentReply { sending, operation, instead });
         }
     }
 
     /// A batch has been sent: what is left waits for the peer, or for a disk.
     fn settle(&mut self, channel: &dyn Channel, client: &Arc<str>) {
         if channel.backlog() == 0 && channel.unsent_bytes() == 0 {
-            self.queue.clear();
+            self.finish(channel);
         }
-        for (_, operation) in self.queue.iter_mut().skip(self.told) {
+        for UnsentReply { operation, .. } in self.queue.iter_mut().skip(self.told) {
             let details = || Details { client: Some(client.clone()), ..Details::default() };
             operation.sending(channel.stages().into_iter().flatten(), details);
         }
         self.told = self.queue.len();
     }
 
-    /// Ready when there are none. Whether one could be sent is shown by the next receive.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some((sending, _)) = self.queue.front_mut() {
-            if Pin::new(sending).poll(cx).is_pending() {
-                return Poll::Pending;
+    /// The channel holds no message: each is taken or has failed. Only a reply with a file may have failed alone.
+    fn finish(&mut self, channel: &dyn Channel) {
+        self.told = 0;
+        for _ in 0..self.queue.len() {
+            let Some(UnsentReply { mut sending, operation, instead }) = self.queue.pop_front() else {
+                return;
+            };
+            if instead.is_some()
+                && let Poll::Ready(outcome) =
+                    Pin::new(&mut sending).poll(&mut Context::from_waker(Waker::noop()))
+            {
+                self.sent(outcome, operation, instead, channel);
             }
-            self.queue.pop_front();
+        }
+    }
+
+    /// Ready when there are none. Whether one could be sent is shown by the next receive, unless its own payload is at
+    /// fault: then its call is answered by an error.
+    fn poll(&mut self, cx: &mut Context<'_>, channel: &dyn Channel) -> Poll<()> {
+        while let Some(UnsentReply { sending, .. }) = self.queue.front_mut() {
+            let Poll::Ready(outcome) = Pin::new(sending).poll(cx) else { return Poll::Pending };
             self.told = self.told.saturating_sub(1);
+            if let Some(UnsentReply { operation, instead, .. }) = self.queue.pop_front() {
+                self.sent(outcome, operation, instead, channel);
+            }
         }
         Poll::Ready(())
+    }
+
+    fn sent(
+        &mut self,
+        outcome: Result<(), Error>,
+        operation: Operation,
+        instead: Option<Instead>,
+        channel: &dyn Channel,
+    ) {
+        if let (Err(Error::Io(e)), Some(instead)) = (outcome, instead)
+            && !channel.has_ended()
+        {
+            instead::tell(channel.peer(), &e);
+            self.push(channel.send(instead.reply()), operation, None);
+        }
     }
 }
 
@@ -161,7 +203,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             if changes.poll(cx) != connection.shares_number() {
                 return Poll::Ready(Event::SharesChanged);
             }
-            let all_sent = unsent.poll(cx).is_ready();
+            let all_sent = unsent.poll(cx, &*channel).is_ready();
             if draining {
                 return Poll::Pending;
             }
@@ -224,7 +266,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 continue;
             }
             Event::Calling(call) => {
-                unsent.push(channel.send(Outgoing::bytes(call)), Operation::default());
+                unsent.push(channel.send(Outgoing::bytes(call)), Operation::default(), None);
                 Ok(())
             }
             Event::Finished(finished) => send(&*channel, finished, &mut unsent),
@@ -319,8 +361,8 @@ fn begin<'a>(
 /// Queues a reply.
 fn send(channel: &dyn Channel, (finished, operation): Answered, unsent: &mut Unsent) -> Result<(), Error> {
     match finished {
-        Ok(reply) => {
-            unsent.push(channel.send(reply), operation);
+        Ok(Answer { reply, instead }) => {
+            unsent.push(channel.send(reply), operation, instead);
             Ok(())
         }
         Err(NotRpc(why)) => {

@@ -27,6 +27,7 @@ use super::credential::{Credential, Ticket};
 use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
+use super::instead::Cut;
 use super::line::CallbackLine;
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
@@ -136,8 +137,8 @@ pub(super) enum Results {
         /// Buffer for a long body.
         room: Option<Box<Buf>>,
     },
-    /// The results of a compound, and the buffer for them.
-    Parts(Vec<Part>, Option<Box<Buf>>),
+    /// The results of a compound, the buffer for them, and the error that they become if payload cannot be read.
+    Parts(Vec<Part>, Option<Box<Buf>>, Cut),
 }
 
 impl Results {
@@ -153,19 +154,20 @@ impl Results {
         };
         match self {
             Results::One { payload, .. } => payload.as_ref().map_or(0, |payload| payload.len() as u64),
-            Results::Parts(parts, _) => parts.iter().map(of_part).sum(),
+            Results::Parts(parts, ..) => parts.iter().map(of_part).sum(),
         }
     }
 
-    /// The pieces of the reply, and the buffer for a long body.
-    pub fn into_parts(self) -> (Vec<Part>, Option<Box<Buf>>) {
+    /// The pieces of the reply, the buffer for a long body, and the error that they become if payload cannot be read.
+    pub fn into_parts(self) -> (Vec<Part>, Option<Box<Buf>>, Cut) {
         match self {
             Results::One { body, payload, room } => {
                 let mut parts = vec![Part::Bytes(body.into_bytes())];
                 parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
-                (parts, room)
+                // Files are read by READ only.
+                (parts, room, Cut::Read3)
             }
-            Results::Parts(parts, room) => (parts, room),
+            Results::Parts(parts, room, cut) => (parts, room, cut),
         }
     }
 
@@ -173,7 +175,7 @@ impl Results {
     pub fn within(self, room: Option<Box<Buf>>) -> Results {
         match self {
             Results::One { body, payload, .. } => Results::One { body, payload, room },
-            Results::Parts(parts, _) => Results::Parts(parts, room),
+            Results::Parts(parts, _, cut) => Results::Parts(parts, room, cut),
         }
     }
 }

@@ -23,6 +23,7 @@ use super::context::{Connection, Context, Results, args};
 use super::credential::Credential;
 use super::duplicates::MAX_ANSWER;
 use super::header::{Header, NotRpc, header_only};
+use super::instead::{Answer, Instead};
 use super::meter::CallMeter;
 use super::peer_shares::PeerShares;
 use super::{audit, export, gss, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
@@ -32,7 +33,7 @@ const REPLY_BYTES: usize = 256;
 
 impl Connection<'_> {
     /// Answers one message.
-    pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
+    pub async fn answer(&self, message: Message) -> Result<Answer, NotRpc> {
         let Message { body, detached, ticket } = message;
         let meter = CallMeter::begin(ticket.takes_payload(), detached.is_some());
         let (mut d, remote) = match detached {
@@ -45,10 +46,10 @@ impl Connection<'_> {
             Err(NotACall::Malformed(Malformed(why))) => return Err(NotRpc(why)),
             Err(NotACall::RpcVersion { xid }) => {
                 let mismatch = Reply::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
-                return Ok(Outgoing { ticket, ..header_only(xid, mismatch) });
+                return Ok(Answer::from(header_only(xid, mismatch)).with(ticket));
             }
             Err(NotACall::Auth { xid, stat }) => {
-                return Ok(Outgoing { ticket, ..header_only(xid, Reply::AuthError(stat)) });
+                return Ok(Answer::from(header_only(xid, Reply::AuthError(stat))).with(ticket));
             }
         };
         meter.parsed(self.kind, &call);
@@ -58,12 +59,12 @@ impl Connection<'_> {
             // Boxed, so that other calls do not carry the space for it.
             rpc::Credential::Gss(gss) => {
                 let answered = Box::pin(gss::answer(self, call, gss, d, remote, &meter)).await;
-                return answered.map(|reply| Outgoing { ticket, ..reply });
+                return answered.map(|answer| answer.with(ticket));
             }
             rpc::Credential::Other(flavor) => {
                 // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
                 let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
-                return Ok(Outgoing { ticket, ..header_only(call.xid, Reply::AuthError(stat)) });
+                return Ok(Answer::from(header_only(call.xid, Reply::AuthError(stat))).with(ticket));
             }
         };
         if let Some(remote) = remote.as_ref().filter(|_| !call.takes_remote()) {
@@ -71,19 +72,20 @@ impl Connection<'_> {
         }
         let shares = self.shares_of(&credential);
         let results = self.results(&call, &credential, d, remote, &shares, &meter);
-        let reply = match recorder::described(results, || self.details(&credential)).await {
+        let answer = match recorder::described(results, || self.details(&credential)).await {
             Ok(results) => {
                 meter.answered(results.payload_bytes());
                 recorder::answered(|| self.details(&credential));
-                let (mut parts, room) = results.into_parts();
+                let (mut parts, room, cut) = results.into_parts();
                 if bytes_in(&parts) > SHORT_ANSWER {
                     Box::pin(self.answers.settle_in(&mut parts, room)).await;
                 }
-                Outgoing { parts, ..Outgoing::default() }
+                let instead = Instead::of(&parts, cut);
+                Answer { reply: Outgoing { parts, ..Outgoing::default() }, instead }
             }
-            Err(reply) => header_only(call.xid, reply),
+            Err(reply) => header_only(call.xid, reply).into(),
         };
-        Ok(Outgoing { ticket, ..reply })
+        Ok(answer.with(ticket))
     }
 
     /// The shares as this caller uses them. From the first call of an admitted caller on, the client is no stranger.

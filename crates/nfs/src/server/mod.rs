@@ -29,6 +29,7 @@ mod guard;
 mod handles;
 mod header;
 mod identity;
+mod instead;
 mod judged;
 mod line;
 mod meter;

@@ -35,6 +35,7 @@ mod judged;
 mod rights;
 mod strange;
 mod unread;
+mod unreadable;
 
 /// A peer that has sent some messages and disconnected.
 struct Script {

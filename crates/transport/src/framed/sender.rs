@@ -6,7 +6,9 @@
 //! A batch is the content of one gather write: whole messages up to [`BATCH_BYTES`], or the part of a message before a
 //! long file range. The batch's short file ranges are sent from a mapping of their file, or read from the page cache
 //! into one page-aligned scratch buffer right before the write; long ones follow by sendfile. A short range that cannot
-//! be read removes its own message from the queue; see [`Sent`].
+//! be read removes its own message from the queue; see [`Sent`]. So does a long one whose beginning cannot be read: the
+//! message does not begin before that is known, and the messages before it do not wait for its disk. If what follows proves
+//! unreadable, the stream can only end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,9 +19,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::Waiting;
-use weft_machine::file::busy;
+use weft_machine::file::{self, busy};
 use weft_machine::recorder::{self, Stage};
-use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
+use weft_machine::{Buf, FileRange, LogLimit, MappedRange, Payload, Piece, Pool, Stream, rt};
 use weft_wire::xdr;
 
 use super::{Framing, HEADER_LEN};
@@ -58,6 +60,8 @@ enum Item {
     Loaded(usize, usize),
     /// A long file range.
     Splice(FileRange),
+    /// The same, of which it is not known whether it can be read.
+    Unseen(FileRange),
     /// The end of the message with this number.
     End(u64),
 }
@@ -67,7 +71,9 @@ impl Item {
         match self {
             Item::Head(head) => head.len(),
             Item::Bytes(bytes) => bytes.len(),
-            Item::Load(range) | Item::Splice(range) | Item::Mapped(_, range) => range.len,
+            Item::Load(range) | Item::Splice(range) | Item::Unseen(range) | Item::Mapped(_, range) => {
+                range.len
+            }
             Item::Loaded(_, len) => *len,
             Item::End(_) => 0,
         }
@@ -88,6 +94,8 @@ struct Batch {
 enum Slow {
     /// The short range at this index of the queue, read by a worker thread.
     Read(usize, LocalBoxFuture<'static, io::Result<Vec<Bytes>>>),
+    /// The beginning of the long range at this index, read into the page cache by a worker thread.
+    Warm(usize, LocalBoxFuture<'static, io::Result<()>>),
     /// The long range at the front of the queue.
     Splice(LocalBoxFuture<'static, io::Result<()>>),
 }
@@ -102,6 +110,8 @@ pub(super) struct Sender {
     /// The position of its scratch buffer in the queue for memory.
     waiting: Waiting,
     slow: Option<Slow>,
+    /// The beginning of the next long range was found in the page cache, and nothing was waited for since.
+    is_warm: bool,
     /// Tells its waits for a disk.
     pub(super) stage: Arc<Stage>,
     queued_bytes: usize,
@@ -154,7 +164,7 @@ impl Sender {
                         load_budget = load_budget.saturating_sub(room);
                         self.items.push_back(Item::Load(range));
                     } else {
-                        self.items.push_back(Item::Splice(range));
+                        self.items.push_back(Item::Unseen(range));
                     }
                 }
             }
@@ -222,12 +232,25 @@ impl Sender {
         self.fresh_bytes = 0;
         let mut result = self.poll_all(cx, stream, pool, more);
         // The wait may be for a disk; complete messages must not wait with it.
-        if result.is_pending()
-            && let Err(e) = self.hold(stream, false)
-        {
-            result = Poll::Ready(Err(e));
+        if result.is_pending() {
+            self.is_warm = false;
+            if let Err(e) = self.hold(stream, false) {
+                result = Poll::Ready(Err(e));
+            }
         }
         self.sent.wake();
+        if let Poll::Ready(Err(e)) = &result
+            && file::is_unreadable(e)
+        {
+            static UNREADABLE: LogLimit = LogLimit::new();
+            if let Some(left_out) = UNREADABLE.pass(rt::now()) {
+                tracing::warn!(
+                    peer = %stream.peer(),
+                    "a file cannot be read, and part of the message with it has been sent, so its connection ends: \
+                     {e}{left_out}"
+                );
+            }
+        }
         result.map_err(|e| Ending::Io(e.kind()))
     }
 
@@ -249,12 +272,13 @@ impl Sender {
             } else {
                 match self.items.front() {
                     None => return Poll::Ready(if more { Ok(()) } else { self.hold(stream, false) }),
-                    Some(Item::Splice(range)) => {
+                    Some(Item::Splice(range) | Item::Unseen(range)) => {
                         let (stream, range) = (stream.clone(), range.clone());
+                        let is_warm = std::mem::take(&mut self.is_warm);
                         if self.sent.outstanding() > 1 {
                             self.hold(&stream, true)?;
                         }
-                        let splicing = async move { stream.send_file(&range).await };
+                        let splicing = async move { stream.send_file_begun(&range, is_warm).await };
                         self.slow = Some(Slow::Splice(Box::pin(recorder::staged(&self.stage, splicing))));
                     }
                     Some(_) => ready!(self.poll_compose(cx, pool))?,
@@ -292,9 +316,19 @@ impl Sender {
         match &mut self.slow {
             None => {}
             Some(Slow::Splice(sending)) => {
-                ready!(sending.as_mut().poll(cx))?;
+                let sent = ready!(sending.as_mut().poll(cx));
                 self.slow = None;
+                sent?;
                 self.pop(1);
+            }
+            Some(Slow::Warm(at, warming)) => {
+                let at = *at;
+                let warmed = ready!(warming.as_mut().poll(cx));
+                self.slow = None;
+                match warmed {
+                    Ok(()) => self.has_seen(at),
+                    Err(e) => self.fail(at, e)?,
+                }
             }
             Some(Slow::Read(at, reading)) => {
                 let at = *at;
@@ -315,7 +349,20 @@ impl Sender {
 
     /// Decides what the next gather write contains, and reads its short file ranges.
     fn poll_compose(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<io::Result<()>> {
-        let (end, bytes, room) = self.extent();
+        let (mut end, mut bytes, mut room) = self.extent(self.items.len());
+        if let Some(Item::Unseen(range)) = self.items.get(end)
+            && let Some(head) = self.head_of(end)
+        {
+            if range.begins_warm() {
+                self.has_seen(end);
+            } else if head > 0 {
+                // The messages before it do not wait for its disk.
+                (end, bytes, room) = self.extent(head);
+            } else {
+                self.look_at(end, pool);
+                return Poll::Ready(Ok(()));
+            }
+        }
         let mut batch = Batch { items: end, bytes, ..Batch::default() };
         if room > 0 {
             let scratch = ready!(self.poll_load(cx, pool, end, room));
@@ -323,11 +370,7 @@ impl Sender {
                 Loading::Done(scratch) => batch.scratch = Some(scratch),
                 Loading::Slow(at) => {
                     if let Some(Item::Load(range)) = self.items.get(at) {
-                        let read = Payload::File(range.clone());
-                        let pool = pool.clone();
-                        let reading = async move { read.into_chain(&pool).await };
-                        let reading = Box::pin(recorder::staged(&self.stage, reading));
-                        self.slow = Some(Slow::Read(at, reading));
+                        self.read(at, range.clone(), pool);
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -338,19 +381,56 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
-    /// The number of items in the next batch, their bytes, and the scratch room for its file ranges.
-    fn extent(&self) -> (usize, usize, usize) {
+    /// The long range at this index can be read.
+    fn has_seen(&mut self, at: usize) {
+        let Some(item @ Item::Unseen(_)) = self.items.get_mut(at) else { return };
+        if let Item::Unseen(range) = std::mem::replace(item, Item::Head([0; HEADER_LEN])) {
+            *item = Item::Splice(range);
+            self.is_warm = true;
+        }
+    }
+
+    /// Reads the beginning of the long range at this index, because its message must not begin before it is known to be
+    /// readable. Where every read may block, what was read is kept, so that it is not read again.
+    fn look_at(&mut self, at: usize, pool: &Pool) {
+        let Some(Item::Unseen(range)) = self.items.get(at) else { return };
+        if range.file.blocking().is_none() {
+            let range = range.clone();
+            let warming = async move { range.warm_beginning().await };
+            self.slow = Some(Slow::Warm(at, Box::pin(recorder::staged(&self.stage, warming))));
+            return;
+        }
+        let (first, rest) = range.beginning();
+        self.read(at, first.clone(), pool);
+        if let Some(item) = self.items.get_mut(at) {
+            *item = Item::Load(first);
+        }
+        if rest.len > 0 {
+            self.items.insert(at.saturating_add(1), Item::Splice(rest));
+        }
+    }
+
+    /// Reads the range at this index into memory.
+    fn read(&mut self, at: usize, range: FileRange, pool: &Pool) {
+        let pool = pool.clone();
+        let reading = async move { Payload::File(range).into_chain(&pool).await };
+        self.slow = Some(Slow::Read(at, Box::pin(recorder::staged(&self.stage, reading))));
+    }
+
+    /// The number of items in the next batch, of at most the first `most`; their bytes, and the scratch room for its file
+    /// ranges.
+    fn extent(&self, most: usize) -> (usize, usize, usize) {
         let (mut bytes, mut room) = (0usize, 0usize);
-        for (i, item) in self.items.iter().enumerate() {
+        for (i, item) in self.items.range(..most).enumerate() {
             match item {
-                Item::Splice(_) => return (i, bytes, room),
+                Item::Splice(_) | Item::Unseen(_) => return (i, bytes, room),
                 Item::End(_) if bytes >= BATCH_BYTES => return (i.saturating_add(1), bytes, room),
                 Item::Load(range) => room = room.saturating_add(range.len.next_multiple_of(PAGE)),
                 _ => {}
             }
             bytes = bytes.saturating_add(item.len());
         }
-        (self.items.len(), bytes, room)
+        (most, bytes, room)
     }
 
     /// Reads the file ranges of the first `end` items into one buffer.
@@ -393,19 +473,22 @@ impl Sender {
         }
     }
 
+    /// The index at which the message around item `at` begins, unless part of it has been sent.
+    fn head_of(&self, at: usize) -> Option<usize> {
+        let bounds = |item: &Item| matches!(item, Item::Head(_) | Item::End(_));
+        let bound = self.items.iter().take(at).rposition(bounds)?;
+        // An end means that what follows it has lost its head: it has been sent.
+        matches!(self.items.get(bound), Some(Item::Head(_))).then_some(bound)
+    }
+
     /// Removes the message around item `at` from the queue, unless part of it has been sent.
     fn fail(&mut self, at: usize, e: io::Error) -> io::Result<()> {
-        let Some(head) = self.items.iter().take(at).rposition(|item| matches!(item, Item::Head(_))) else {
-            return Err(e);
-        };
+        self.is_warm = false;
+        let Some(head) = self.head_of(at) else { return Err(file::unreadable(e)) };
         let ends = |(i, item): (usize, &Item)| matches!(item, Item::End(_)).then_some(i);
         let Some(end) = self.items.iter().enumerate().skip(at).find_map(ends) else {
-            return Err(e);
+            return Err(file::unreadable(e));
         };
-        // An end between the two means that the head belongs to an earlier message.
-        if self.items.range(head..at).any(|item| matches!(item, Item::End(_))) {
-            return Err(e);
-        }
         for item in self.items.drain(head..=end) {
             self.queued_bytes = self.queued_bytes.saturating_sub(item.len());
             if !matches!(item, Item::Head(_)) {
@@ -456,18 +539,18 @@ impl Sender {
                     Piece::bytes(loaded.unwrap_or_default())
                 }
                 Item::Mapped(range, _) => Piece::mapped(range, skip),
-                Item::Load(_) | Item::Splice(_) | Item::End(_) => Piece::bytes(&[]),
+                Item::Load(_) | Item::Splice(_) | Item::Unseen(_) | Item::End(_) => Piece::bytes(&[]),
             };
             used = used.saturating_add(1);
             skip = 0;
         }
         if sent < bytes {
             // Bytes of the same message follow, so these should not be sent in a packet of their own.
-            let more = matches!(self.items.get(items), Some(Item::Splice(_)));
+            let more = matches!(self.items.get(items), Some(Item::Splice(_) | Item::Unseen(_)));
             match ready!(stream.poll_send_pieces(cx, pieces.split_at(used).0, more)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(n) => self.batch.sent = self.batch.sent.saturating_add(n),
-                Err(e) if weft_machine::file::is_lost(&e) && self.unmap() => return Poll::Ready(Ok(())),
+                Err(e) if file::is_lost(&e) && self.unmap() => return Poll::Ready(Ok(())),
                 Err(e) => return Poll::Ready(Err(e)),
             }
         }
@@ -522,6 +605,7 @@ impl Sender {
                 Item::Bytes(bytes) => Item::Bytes(bytes.slice(rest..)),
                 Item::Load(range) => Item::Load(range.advanced(rest)),
                 Item::Splice(range) => Item::Splice(range.advanced(rest)),
+                Item::Unseen(range) => Item::Unseen(range.advanced(rest)),
                 Item::Loaded(..) | Item::Mapped(..) | Item::End(_) => {
                     unreachable!("neither read nor mapped nor empty")
                 }

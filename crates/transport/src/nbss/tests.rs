@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use weft_machine::file::busy;
+use weft_machine::file::system::FileSystem;
 use weft_machine::net::Socket;
 use weft_machine::sim::{self, Cut, CutHow, Faults, Side, Sim};
 use weft_machine::{File, FileRange, Listener, Payload, Pool, Stream, buf, rt};
@@ -453,6 +454,149 @@ fn an_unreadable_file_fails_its_own_message_alone() {
         assert_eq!(next(&b).await[..4], *b"last");
         assert_eq!(a.backlog(), 0);
         assert_eq!(a.traffic().sent, (105 + 104, 2));
+    })
+    .unwrap();
+}
+
+/// A file that fails like a disk with a bad block: the memory of this process, more than a megabyte of which is readable
+/// before the returned offset; reading what follows is an I/O error.
+fn failing_file() -> (File, u64) {
+    const READABLE: u64 = 2 << 20;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let part = |line: &str| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let at = |text| u64::from_str_radix(text, 16).unwrap();
+        (at(start), at(end), line.contains(" r") && !line.contains('['))
+    };
+    let parts: Vec<_> = maps.lines().map(part).collect();
+    let mut begins = 0;
+    for (i, (start, end, readable)) in parts.iter().enumerate() {
+        let goes_on = i > 0 && parts[i - 1].1 == *start && parts[i - 1].2;
+        if !goes_on {
+            begins = *start;
+        }
+        let next = parts.get(i + 1).map_or(u64::MAX, |next| next.0);
+        if *readable && end - begins >= READABLE && next > *end {
+            let memory = std::fs::File::open("/proc/self/mem").unwrap();
+            return (File::from(OwnedFd::from(memory)), *end);
+        }
+    }
+    panic!("no gap behind a long part:\n{maps}");
+}
+
+#[test]
+fn a_long_file_that_cannot_be_read_fails_its_own_message_alone() {
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let (failing, bad_at) = failing_file();
+        let content = pattern(3 << 20, 9);
+        let file = file_of(&content).await;
+        let good = |len| Payload::File(FileRange { file: file.clone(), offset: 0, len });
+        let refusing = |system: Option<bool>| {
+            let sink = OwnedFd::from(std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
+            match system {
+                None => File::from(sink),
+                Some(blocks) => File::on(sink, FileSystem::fixed(blocks)),
+            }
+        };
+        let bad = [
+            FileRange { file: failing.clone(), offset: bad_at, len: 100_000 },
+            FileRange { file: failing.clone(), offset: bad_at - 50_000, len: 2 << 20 },
+            FileRange { file: refusing(None), offset: 0, len: 3 << 20 },
+            FileRange { file: refusing(Some(true)), offset: 0, len: 100_000 },
+        ];
+        let receiving = async {
+            for len in [200_000, 3 << 20, 50_000, 7, 100_000] {
+                let got = next(&b).await;
+                assert_eq!(got[..4], *b"good");
+                assert!(got[4..] == content[..len], "{len} bytes");
+            }
+        };
+        let sending = async {
+            a.cork(true);
+            let first = a.send(reply(b"good", good(200_000)));
+            let bads = bad.map(|range| a.send(reply(b"bad", Payload::File(range))));
+            let second = a.send(reply(b"good", good(3 << 20)));
+            // A short range before the long one, of the same message.
+            let mut both = reply(b"bad", good(100));
+            let range = FileRange { file: failing.clone(), offset: bad_at, len: 30_000 };
+            both.parts.push(Part::Payload { data: Payload::File(range), to: To::Inline });
+            let both = a.send(both);
+            let third = a.send(reply(b"good", good(50_000)));
+            a.cork(false);
+            for bad in join_all(bads).await.into_iter().chain([both.await]) {
+                assert!(matches!(bad, Err(Error::Io(_))), "{bad:?}");
+            }
+            for good in join_all([first, second, third]).await {
+                good.unwrap();
+            }
+            // Nothing but the bad one is queued.
+            let lone = a.send(reply(
+                b"bad",
+                Payload::File(FileRange { file: failing, offset: bad_at, len: 1 << 20 }),
+            ));
+            assert!(matches!(lone.await, Err(Error::Io(_))));
+            a.send(reply(b"good", good(7))).await.unwrap();
+            a.send(reply(b"good", good(100_000))).await.unwrap();
+        };
+        let ((), ()) = futures_util::join!(sending, receiving);
+        assert_eq!(a.backlog(), 0);
+        let lens = [200_000, 3 << 20, 50_000, 7, 100_000].map(|len| len + 4);
+        assert_eq!(a.traffic().sent, (lens.iter().sum(), 5));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_file_that_proves_unreadable_inside_its_message_ends_the_connection_and_is_told() {
+    let ((), log) = sim::logged(3, async {
+        let (a, b) = channels().await;
+        let (file, bad_at) = failing_file();
+        let offset = bad_at - (1 << 20) - 4096;
+        a.cork(true);
+        let first = a.send(reply(b"first", Bytes::from_static(b"whole")));
+        let bad = a.send(reply(b"head", Payload::File(FileRange { file, offset, len: 3 << 20 })));
+        a.cork(false);
+        let receiving = async {
+            assert_eq!(next(&b).await, "firstwhole");
+            b.recv().await.map(|message| message.is_some())
+        };
+        let (first, bad, ended) = futures_util::join!(first, bad, receiving);
+        first.unwrap();
+        assert!(matches!(bad, Err(Error::Io(_))), "{bad:?}");
+        assert!(!matches!(ended, Ok(true)), "{ended:?}");
+        assert!(a.has_ended());
+    });
+    let told = log
+        .iter()
+        .filter(|(_, line)| line.starts_with("a file cannot be read") && line.contains("os error 5"));
+    assert_eq!(told.count(), 1, "{log:?}");
+}
+
+/// Reads of such a file are made by worker threads only, and what was read before the message began is sent.
+#[test]
+fn long_files_whose_reads_may_block_are_sent_whole() {
+    rt::block_on(async {
+        let (a, b) = channels().await;
+        let content = pattern(3 << 20, 4);
+        let mut disk = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut disk, &content).unwrap();
+        let file = File::on(OwnedFd::from(disk), FileSystem::fixed(true));
+        let ranges = [(5, 30_000), (0, 3 << 20), (100_000, 1 << 20), (77, (1 << 20) + 1), (3, 10)];
+        a.cork(true);
+        let sends = ranges.map(|(offset, len)| {
+            let range = FileRange { file: file.clone(), offset: offset as u64, len };
+            a.send(reply(b"head", Payload::File(range)))
+        });
+        let receiving = async {
+            for (offset, len) in ranges {
+                let got = next(&b).await;
+                assert!(got[4..] == content[offset..offset + len], "{len} bytes at {offset}");
+            }
+        };
+        a.cork(false);
+        let (sent, ()) = futures_util::join!(join_all(sends), receiving);
+        assert!(sent.into_iter().all(|sent| sent.is_ok()));
     })
     .unwrap();
 }

@@ -8,9 +8,9 @@
 //! Payload passes through memory here: encrypted data cannot be sent from the page cache.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a closed channel keeps sending queued messages to a peer that does not read.
 const LINGER: Duration = Duration::from_secs(5);
+/// Failures kept for callers that have not asked yet, and may never.
+const MAX_FAILED: usize = 1024;
 /// Bytes received at a time.
 const RECEIVED_BYTES: usize = 64 << 10;
 /// The same for an unidentified peer: one TLS record.
@@ -128,6 +130,8 @@ struct Queue {
     /// Messages queued, and messages that the medium took.
     pushed: u64,
     taken: u64,
+    /// Those of them that were not sent, because their payload cannot be read; at most [`MAX_FAILED`].
+    failed: BTreeMap<u64, io::Error>,
     closing: bool,
     ended: Option<Ending>,
     writer: Option<Waker>,
@@ -305,11 +309,21 @@ impl Inner {
             let mut queue = self.queue.borrow_mut();
             queue.taken = queue.taken.saturating_add(1);
             queue.writing_bytes = 0;
-            if let Err(e) = sent {
-                tracing::debug!(peer = %self.peer, "under TLS: {e}");
-                queue.ended = Some(Ending::Io(std::io::ErrorKind::BrokenPipe));
-                queue.waiting.clear();
-                queue.waiting_bytes = 0;
+            match sent {
+                Ok(None) => {}
+                Ok(Some(unreadable)) => {
+                    if queue.failed.len() == MAX_FAILED {
+                        queue.failed.pop_first();
+                    }
+                    let number = queue.taken;
+                    queue.failed.insert(number, unreadable);
+                }
+                Err(e) => {
+                    tracing::debug!(peer = %self.peer, "under TLS: {e}");
+                    queue.ended = Some(Ending::Io(io::ErrorKind::BrokenPipe));
+                    queue.waiting.clear();
+                    queue.waiting_bytes = 0;
+                }
             }
             queue.senders.drain(..).for_each(Waker::wake);
         }
@@ -344,7 +358,8 @@ impl Inner {
         Poll::Pending
     }
 
-    async fn put(&self, message: Outgoing) -> Result<(), Error> {
+    /// Sends a message, or returns why its payload cannot be read: then nothing of it is sent.
+    async fn put(&self, message: Outgoing) -> Result<Option<io::Error>, Error> {
         let mut chain = Vec::new();
         let mut parts = message.parts;
         if let Some(source) = message.source {
@@ -360,7 +375,10 @@ impl Inner {
                 Part::Payload { data, .. } => (data, true),
             };
             let bytes = data.len();
-            chain.extend(recorder::staged(&self.stage, data.into_chain(&self.pool)).await?);
+            match recorder::staged(&self.stage, data.into_chain(&self.pool)).await {
+                Ok(data) => chain.extend(data),
+                Err(e) => return Ok(Some(e)),
+            }
             len = len.saturating_add(bytes);
             if opaque {
                 let fill = xdr::fill(bytes);
@@ -373,7 +391,7 @@ impl Inner {
         chain.insert(0, Bytes::copy_from_slice(&head));
         self.link.send_all(&chain).await?;
         count(&self.sent, len);
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -436,7 +454,7 @@ impl Channel for Secured {
         Sending::waiting(poll_fn(move |cx| {
             let mut queue = inner.queue.borrow_mut();
             if queue.taken >= number {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(queue.failed.remove(&number).map_or(Ok(()), |e| Err(Error::Io(e))));
             }
             if let Some(ended) = &queue.ended {
                 return Poll::Ready(Err(ended.at_sender()));

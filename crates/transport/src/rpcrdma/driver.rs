@@ -20,7 +20,7 @@ use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::buf::Waiting;
 use weft_machine::recorder::{self, Stage};
-use weft_machine::{Buf, Payload, Pool, Time, rt};
+use weft_machine::{Buf, LogLimit, Payload, Pool, Time, rt};
 use weft_rdma::{Completion, Done, PostError, QueuePair, Work};
 
 use super::Config;
@@ -324,7 +324,14 @@ impl State {
         tracing::debug!("message not sent: {e}");
         match xid {
             Some(xid) => self.out.messages.push_back(Arrived::Whole(refusal(xid))),
-            None => self.end(Ending::Violation("a reply could not be sent"), inner),
+            None => {
+                static UNSENT: LogLimit = LogLimit::new();
+                if let Some(left_out) = UNSENT.pass(rt::now()) {
+                    let peer = inner.qp.peer();
+                    tracing::warn!(%peer, "a reply cannot be sent, so its connection ends: {e}{left_out}");
+                }
+                self.end(Ending::Violation("a reply could not be sent"), inner);
+            }
         }
         sent.finish(Err(e));
     }

@@ -25,9 +25,9 @@ use futures_util::lock::Mutex as Queue;
 use weft_kerberos::{Keytab, Principal, Principals, Step};
 use weft_machine::nss::{Lookups, Unanswered};
 use weft_machine::recorder::{self, Hop};
-use weft_machine::{Buf, LogLimit, random, rt};
+use weft_machine::{Buf, LogLimit, Pool, random, rt};
 use weft_store::ShareList;
-use weft_transport::{Kind, Outgoing, Part, RemotePayload, SHORT_ANSWER};
+use weft_transport::{Kind, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Procedure, Service};
 use weft_wire::rpc::{AuthStat, Reply};
@@ -37,6 +37,7 @@ use super::answers::bytes_in;
 use super::context::Connection;
 use super::credential::{Credential, Ticket};
 use super::header::{Header, NotRpc, header_only};
+use super::instead::{self, Answer, Cut, Instead};
 use super::meter::CallMeter;
 use super::shard;
 use super::v4::state::numbers::random_hasher;
@@ -132,20 +133,22 @@ pub(super) async fn answer(
     d: Decoder,
     remote: Option<Rc<dyn RemotePayload>>,
     meter: &CallMeter,
-) -> Result<Outgoing, NotRpc> {
+) -> Result<Answer, NotRpc> {
     // A datagram may be duplicated by the network, which looks like a replay.
     let usable = connection.kind != Kind::Datagram;
     let Some(gss) = connection.server.gss.get().filter(|_| usable) else {
-        return Ok(refused(&call, AuthStat::REJECTEDCRED));
+        return Ok(refused(&call, AuthStat::REJECTEDCRED).into());
     };
     match credential.procedure {
         Procedure::Data => data(connection, gss, call, credential, d, remote, meter).await,
         // RFC 2203 5.2.1, 5.4: control messages name the procedure NULL, which every program has.
-        Procedure::Init | Procedure::Destroy if call.procedure != 0 => Ok(refused(&call, AuthStat::BADCRED)),
-        Procedure::Init => Ok(establish(connection, gss, &call, d).await),
+        Procedure::Init | Procedure::Destroy if call.procedure != 0 => {
+            Ok(refused(&call, AuthStat::BADCRED).into())
+        }
+        Procedure::Init => Ok(establish(connection, gss, &call, d).await.into()),
         // Kerberos' acceptor needs one token, so no context is ever half established.
-        Procedure::ContinueInit => Ok(refused(&call, AuthStat::REJECTEDCRED)),
-        Procedure::Destroy => destroy(gss, &call, &credential, &d),
+        Procedure::ContinueInit => Ok(refused(&call, AuthStat::REJECTEDCRED).into()),
+        Procedure::Destroy => destroy(gss, &call, &credential, &d).map(Answer::from),
     }
 }
 
@@ -308,10 +311,10 @@ async fn data(
     d: Decoder,
     remote: Option<Rc<dyn RemotePayload>>,
     meter: &CallMeter,
-) -> Result<Outgoing, NotRpc> {
+) -> Result<Answer, NotRpc> {
     let context = match find(gss, &credential, &d) {
         Ok(context) => context,
-        Err(none) => return none.answer(&call),
+        Err(none) => return none.answer(&call).map(Answer::from),
     };
     let GssCredential { sequence, service, .. } = credential;
     let shares = connection.shares();
@@ -319,11 +322,11 @@ async fn data(
         Ok(ticket) => ticket,
         Err(why) => {
             tracing::debug!(peer = %connection.peer, "a user's rights are unknown: {why}");
-            return Ok(verified(&call, &context, sequence, Reply::SystemError));
+            return Ok(verified(&call, &context, sequence, Reply::SystemError).into());
         }
     };
     let Some(mut arguments) = protection::open(&*context, service, sequence, d) else {
-        return Ok(verified(&call, &context, sequence, Reply::GarbageArgs));
+        return Ok(verified(&call, &context, sequence, Reply::GarbageArgs).into());
     };
     recorder::spent(Hop::Decode);
     let caller = Credential::Ticket(service, ticket);
@@ -336,31 +339,41 @@ async fn data(
     let results = match recorder::described(results, || connection.details(&caller)).await {
         Ok(results) => results,
         Err(reply @ (Reply::AuthError(_) | Reply::RpcMismatch { .. })) => {
-            return Ok(header_only(call.xid, reply));
+            return Ok(header_only(call.xid, reply).into());
         }
-        Err(reply) => return Ok(verified(&call, &context, sequence, reply)),
+        Err(reply) => return Ok(verified(&call, &context, sequence, reply).into()),
     };
     meter.answered(results.payload_bytes());
     recorder::answered(|| connection.details(&caller));
-    let (parts, room) = results.into_parts();
+    let (parts, room, cut) = results.into_parts();
     let Ok(mic) = context.mic(&sequence.to_be_bytes()) else {
-        return Ok(refused(&call, AuthStat::GSS_CTXPROBLEM));
+        return Ok(refused(&call, AuthStat::GSS_CTXPROBLEM).into());
     };
     let mut header = Encoder::with_capacity(PROTECTION_BYTES);
     Reply::Success.emit_verified(call.xid, &mic, &mut header);
     if service == Service::None {
-        return Ok(plain(connection, header, parts, room).await);
+        let parts = plain(connection, header, parts, room).await;
+        let instead = Instead::of_verified(&parts, cut);
+        return Ok(Answer { reply: Outgoing { parts, ..Outgoing::default() }, instead });
     }
     // What waits below holds no buffer of the pool.
     drop(room);
     let _one_at_a_time = connection.protecting.lock().await;
-    let body = seal(connection, &context, service, sequence, header, parts).await?;
+    let pool = &connection.server.pool;
+    let Some(body) = body(pool, connection.peer, sequence, parts, cut).await else {
+        return Ok(verified(&call, &context, sequence, Reply::SystemError).into());
+    };
+    // RFC 2203 5.3.3.4.2, 5.3.3.4.4: no reply is sent if this fails.
+    protection::seal(&*context, service, body, &mut header).map_err(|e| {
+        tracing::debug!(peer = %connection.peer, "cannot protect a reply: {e}");
+        NotRpc("GSS-API cannot protect a reply")
+    })?;
     recorder::spent(Hop::Decode);
-    let mut parts = vec![Part::Bytes(body)];
+    let mut parts = vec![Part::Bytes(header.into_bytes())];
     if bytes_in(&parts) > SHORT_ANSWER {
         connection.answers.settle_in(&mut parts, None).await;
     }
-    Ok(Outgoing { parts, ..Outgoing::default() })
+    Ok(Outgoing { parts, ..Outgoing::default() }.into())
 }
 
 /// A reply whose results are not protected: the transport may place their payload (RFC 8166 8.2.2.2).
@@ -369,7 +382,7 @@ async fn plain(
     header: Encoder,
     results: Vec<Part>,
     room: Option<Box<Buf>>,
-) -> Outgoing {
+) -> Vec<Part> {
     let mut parts = vec![Part::Bytes(header.into_bytes())];
     for (at, part) in results.into_iter().enumerate() {
         parts.push(match part {
@@ -380,7 +393,7 @@ async fn plain(
     if bytes_in(&parts) > SHORT_ANSWER {
         connection.answers.settle_in(&mut parts, room).await;
     }
-    Outgoing { parts, ..Outgoing::default() }
+    parts
 }
 
 /// The results behind the header that `dispatch` has written, which has no verifier.
@@ -388,33 +401,34 @@ fn behind_header(bytes: &Bytes) -> Bytes {
     bytes.slice(Reply::SUCCESS_BYTES.min(bytes.len())..)
 }
 
-/// The whole reply with protected results. They are copied, because what the library protects is contiguous.
-async fn seal(
-    connection: &Connection<'_>,
-    context: &Context,
-    service: Service,
-    sequence: u32,
-    mut reply: Encoder,
-    parts: Vec<Part>,
-) -> Result<Bytes, NotRpc> {
-    let mut body = protection::body(sequence, bytes_in(&parts));
+/// The results to protect. They are copied, because what the library protects is contiguous. `None`: payload cannot be
+/// read, and no error of the procedure can say so.
+async fn body(pool: &Pool, peer: Peer, sequence: u32, parts: Vec<Part>, cut: Cut) -> Option<Encoder> {
+    let begin = |len| protection::body(sequence, len);
+    let mut body = begin(bytes_in(&parts));
+    let begins = body.len();
+    let mut first_payload_at = None;
     for (at, part) in parts.into_iter().enumerate() {
         match part {
             Part::Bytes(bytes) if at == 0 => body.raw(&behind_header(&bytes)),
             Part::Bytes(bytes) => body.raw(&bytes),
             Part::Payload { data, .. } => {
+                let first_payload_at = *first_payload_at.get_or_insert(body.len());
                 let len = data.len();
-                let chain = data.into_chain(&connection.server.pool).await;
-                let chain = chain.map_err(|_| NotRpc("the payload of a reply cannot be read"))?;
-                chain.iter().for_each(|bytes| body.raw(bytes));
+                match data.into_chain(pool).await {
+                    Ok(chain) => chain.iter().for_each(|bytes| body.raw(bytes)),
+                    Err(e) => {
+                        instead::tell(peer, &e);
+                        body.truncate(first_payload_at);
+                        let failure = cut.results(body.after(begins))?;
+                        let mut body = begin(failure.len());
+                        body.raw(failure.after(0));
+                        return Some(body);
+                    }
+                }
                 body.raw(fill(len));
             }
         }
     }
-    // RFC 2203 5.3.3.4.2, 5.3.3.4.4: no reply is sent if this fails.
-    protection::seal(context, service, body, &mut reply).map_err(|e| {
-        tracing::debug!(peer = %connection.peer, "cannot protect a reply: {e}");
-        NotRpc("GSS-API cannot protect a reply")
-    })?;
-    Ok(reply.into_bytes())
+    Some(body)
 }

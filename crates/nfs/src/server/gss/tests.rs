@@ -609,3 +609,26 @@ proptest! {
         prop_assert_eq!(server.gss.get().map(|gss| gss.table.len()), Some(0));
     }
 }
+
+#[test]
+fn protected_results_whose_payload_cannot_be_read_become_an_error() {
+    let refusing = || {
+        let sink = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        weft_machine::File::from(std::os::fd::OwnedFd::from(sink))
+    };
+    let peer = weft_transport::Peer::Tcp(PEER.parse().unwrap());
+    let body_of = |cut| {
+        let mut e = Encoder::default();
+        Reply::Success.emit(7, &mut e);
+        // READ3resok: OK, no attributes, count, eof, length.
+        [0, 0, 8, 1, 8].into_iter().for_each(|word| e.u32(word));
+        let range = weft_machine::FileRange { file: refusing(), offset: 0, len: 8 };
+        let data = weft_machine::Payload::File(range);
+        let parts = vec![Part::Bytes(e.into_bytes()), Part::Payload { data, to: weft_transport::To::Ticket }];
+        rt::block_on(super::body(&Pool::new(1 << 20), peer, 9, parts, cut)).unwrap()
+    };
+    let mut expected = protection::body(9, 8);
+    [5, 0].into_iter().for_each(|word| expected.u32(word));
+    assert_eq!(body_of(super::Cut::Read3).unwrap().into_bytes(), expected.into_bytes());
+    assert!(body_of(super::Cut::Never).is_none());
+}

@@ -52,6 +52,7 @@ pub(super) struct Compound<'a> {
 pub(super) struct SlotTurn {
     pub session: Arc<Session>,
     pub slot: u32,
+    pub sequence: u32,
     /// Whether the reply is cached.
     pub keep: bool,
 }

@@ -27,6 +27,7 @@ use crate::server::credential::Credential;
 use crate::server::duplicates::{Asked, MAX_ANSWER};
 use crate::server::export::Views;
 use crate::server::header::Header;
+use crate::server::instead::{CompoundCut, Cut, RequestSlot};
 
 /// Space that every reply has: for the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -65,7 +66,7 @@ pub(in crate::server) async fn compound(
     let refused = if !known { Some(Status::MINOR_VERS_MISMATCH) } else { utf8(&head.tag).err() };
     ReplyHead { status: refused.unwrap_or(Status::OK), tag: head.tag, count: 0 }.emit(&mut reply.tail);
     if refused.is_some() {
-        return Ok(reply.into_results());
+        return Ok(reply.into_results(Cut::Never));
     }
     cx.watch.called(call.version, head.minor, credential);
     if let Some(asked) = &mut asked
@@ -99,6 +100,7 @@ pub(in crate::server) async fn compound(
         asked,
         was_short: true,
         has_changed: false,
+        first_payload: None,
         room: None,
         limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
     };
@@ -117,11 +119,13 @@ pub(in crate::server) async fn compound(
             Next::Replayed(kept) => return Ok(run.c.reply.replayed(start, &kept)),
         }
     };
-    let Run { c: Compound { mut reply, turn, index, payload_lost, .. }, asked, room, has_changed, .. } = run;
+    let Run { c: Compound { mut reply, turn, index, payload_lost, .. }, .. } = run;
+    let Run { asked, room, has_changed, first_payload, .. } = run;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
-    if let Some(SlotTurn { session, slot, keep }) = turn {
+    let mut request = None;
+    if let Some(SlotTurn { session, slot, sequence, keep }) = turn {
         // A lone SEQUENCE costs nothing to cache (RFC 8881 2.10.6.1.3), unless its tag is long.
         let whole = reply.is_one_buffer();
         let short = reply.tail.len().saturating_sub(start) <= MAX_UNASKED;
@@ -133,6 +137,7 @@ pub(in crate::server) async fn compound(
             () => Kept::Lost,
         };
         session.finish(slot, kept);
+        request = Some(RequestSlot { session, slot, sequence });
     }
     if let Some(asked) = asked
         && reply.is_one_buffer()
@@ -140,7 +145,17 @@ pub(in crate::server) async fn compound(
     {
         asked.keep(|| reply.tail.copy_from(start));
     }
-    Ok(reply.into_results().within(room))
+    let cut = match first_payload {
+        Some(FirstPayload { status_at, count, is_behind_all: true }) => Cut::Compound(CompoundCut {
+            // Within a message.
+            count_at: count_at.saturating_sub(start) as u32,
+            status_at: status_at.saturating_sub(start) as u32,
+            count,
+            slot: request,
+        }),
+        _ => Cut::Never,
+    };
+    Ok(reply.into_results(cut).within(room))
 }
 
 /// A compound, and the state that only the dispatch loop needs.
@@ -154,10 +169,22 @@ struct Run<'a> {
     was_short: bool,
     /// An operation that may change something was carried out.
     has_changed: bool,
+    first_payload: Option<FirstPayload>,
     /// A buffer for a reply that becomes long.
     room: Option<Box<Buf>>,
     /// Longest reply.
     limit: usize,
+}
+
+/// The first result with payload, which may prove unreadable when the reply is sent.
+#[derive(Clone, Copy)]
+struct FirstPayload {
+    /// The offset of its status in the reply.
+    status_at: usize,
+    /// The number of results up to it.
+    count: u32,
+    /// Nothing was changed behind it.
+    is_behind_all: bool,
 }
 
 /// Whether the operation is not idempotent and no owner's sequence number protects it.
@@ -241,6 +268,7 @@ impl Run<'_> {
         );
         let may_change = !only_looks(&op);
         let begins = self.c.reply.mark();
+        let status_at = self.c.reply.is_one_buffer().then(|| self.c.reply.next_result());
         self.next = self.peek_op(d);
         let status = match op {
             Op::Sequence(args) => match ops::session::sequence(&mut self.c, &args, d) {
@@ -262,6 +290,14 @@ impl Run<'_> {
             },
         };
         self.has_changed |= may_change && !self.c.payload_lost;
+        match (status_at, &mut self.first_payload) {
+            (Some(status_at), first) if !self.c.reply.is_one_buffer() => {
+                let count = self.c.index.saturating_add(1);
+                *first = Some(FirstPayload { status_at, count, is_behind_all: true });
+            }
+            (None, Some(first)) => first.is_behind_all &= !may_change,
+            _ => {}
+        }
         if let Some(status) = self.overflow() {
             // A result that became too long is a listing or data; results of operations that change something are
             // short.

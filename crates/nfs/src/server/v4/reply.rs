@@ -8,6 +8,7 @@ use weft_transport::{Part, To};
 use weft_wire::xdr::{Encoder, pad};
 
 use crate::server::context::Results;
+use crate::server::instead::Cut;
 
 /// Bytes of the operation number before a result.
 const NUMBER_BYTES: usize = 4;
@@ -95,7 +96,8 @@ impl Body {
         self.tail.truncate(mark.at);
     }
 
-    pub fn into_results(self) -> Results {
+    /// `cut`: what it becomes if payload cannot be read.
+    pub fn into_results(self, cut: Cut) -> Results {
         let mut parts = Vec::with_capacity(self.done.len().saturating_mul(2).saturating_add(1));
         for (bytes, data, to) in self.done {
             parts.push(Part::Bytes(bytes.into_bytes()));
@@ -104,7 +106,7 @@ impl Body {
         if !self.tail.is_empty() {
             parts.push(Part::Bytes(self.tail.into_bytes()));
         }
-        Results::Parts(parts, None)
+        Results::Parts(parts, None, cut)
     }
 }
 

@@ -306,7 +306,7 @@ impl Connection {
     fn sent(&self, outcome: Result<(), Error>, fallback: &[Header]) {
         match outcome {
             Ok(()) => {}
-            Err(Error::Io(e)) if !fallback.is_empty() && !self.is_ended() => {
+            Err(Error::Io(e)) if !fallback.is_empty() && !self.is_ended() && !self.channel.has_ended() => {
                 tracing::warn!(peer = %self.peer, "a READ failed: {e}");
                 let outgoing = outgoing::unreadable(fallback);
                 self.send(outgoing::short(outgoing));

@@ -83,7 +83,7 @@ pub fn sequence(
     match begun {
         Begun::Again(kept) => Ok((ok, Some(kept))),
         Begun::Go => {
-            c.turn = Some(SlotTurn { session, slot: args.slot, keep: args.cache });
+            c.turn = Some(SlotTurn { session, slot: args.slot, sequence: args.sequence, keep: args.cache });
             Ok((ok, None))
         }
     }

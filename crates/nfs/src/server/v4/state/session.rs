@@ -25,6 +25,7 @@ use super::{Back, Lease, States};
 use crate::server::credential::Credential;
 use crate::server::duplicates::hash_credential;
 use crate::server::identity::{Identity, Origin};
+use crate::server::instead::KeepsReplies;
 use crate::server::shard;
 
 const SHARDS: usize = 16;
@@ -97,6 +98,18 @@ pub enum Begun {
     Go,
     /// A repetition.
     Again(Kept),
+}
+
+impl KeepsReplies for Session {
+    fn answered_instead(&self, slot: u32, sequence: u32, reply: Bytes) {
+        if let Ok(mut slot) = self.slot(slot)
+            && slot.sequence == sequence
+            && !slot.busy
+            && matches!(slot.kept, Kept::Lost)
+        {
+            slot.kept = Kept::Reply(reply);
+        }
+    }
 }
 
 impl Session {
