@@ -1,6 +1,6 @@
 //! SMB over TCP: each message follows a zero byte and a 24-bit length.
 //!
-//! [`Nbss`] is a [`Channel`](crate::Channel) over a byte stream. It implements [MS-SMB2] 2.1 (Direct TCP) and RFC 1002
+//! [`Nbss`] is a [`Channel`] over a byte stream. It implements [MS-SMB2] 2.1 (Direct TCP) and RFC 1002
 //! 4.3.6 (keepalives are skipped). It has no RDMA, does not interpret messages and does not retry.
 
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! RPC over TCP: each message is a record of fragments, each after a bit and a 31-bit length.
 //!
-//! [`Record`] is a [`Channel`](crate::Channel) over a byte stream. It implements RFC 5531 section 11 (record marking).
+//! [`Record`] is a [`Channel`] over a byte stream. It implements RFC 5531 section 11 (record marking).
 //! It does not interpret RPC messages, retransmit or reconnect.
 //!
 //! Every message is sent as one fragment; received fragments are joined, which costs a counted copy.
