@@ -12,7 +12,8 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "interop"))
+# Behind this folder, because both have files of tests with the same names.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "interop"))
 
 import weft  # noqa: E402
 
