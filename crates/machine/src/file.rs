@@ -562,24 +562,38 @@ impl FileRange {
         let Some(last) = len.checked_sub(1) else { return Ok(Vec::new()) };
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
-        let open = &self.file.0;
         // Bytes freed at this moment are no longer in the page cache. A worker locks a file in memory as well.
         let mut claims = busy::shared_of(&self.file).await?.into_claims();
-        if open.in_memory.get() == Some(&true) {
+        if self.is_warm(start, end) {
             return Ok(claims);
+        }
+        let now = rt::now();
+        if claims.is_empty() {
+            claims.extend(busy::to_read(self.file.inode()?).await);
+        }
+        claims = self.read_ahead(start, len, claims).await?;
+        self.file.0.warm.saw(&(start..end.saturating_add(1)), now, || self.file.len().unwrap_or(0));
+        Ok(claims)
+    }
+
+    /// Whether the page cache has the file's bytes `start` and `end`, or had them a moment ago; false if the file system
+    /// cannot tell.
+    fn is_warm(&self, start: u64, end: u64) -> bool {
+        let open = &self.file.0;
+        if open.in_memory.get() == Some(&true) {
+            return true;
         }
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
-            return Ok(claims);
+            return true;
         }
-        if !self.is_cached(start, end) {
-            if claims.is_empty() {
-                claims.extend(busy::to_read(self.file.inode()?).await);
-            }
-            claims = self.read_ahead(start, len, claims).await?;
+        let cached = self.file.blocking().is_none()
+            && open.is_cached(start)
+            && (start / PAGE == end / PAGE || open.is_cached(end));
+        if cached {
+            open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
         }
-        open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
-        Ok(claims)
+        cached
     }
 
     /// Whether [`FileRange::warm`] of the part that [`crate::net::Stream::send_file`] begins with would neither read nor
@@ -587,31 +601,7 @@ impl FileRange {
     pub fn begins_warm(&self) -> bool {
         let Some(last) = self.len.min(WARM_BYTES).checked_sub(1) else { return true };
         // A worker that frees blocks of some file may be about to free these.
-        if busy::any() {
-            return false;
-        }
-        let open = &self.file.0;
-        if open.in_memory.get() == Some(&true) {
-            return true;
-        }
-        let (start, end) = (self.offset, self.offset.saturating_add(last as u64));
-        let (range, now) = (start..end.saturating_add(1), rt::now());
-        if open.warm.knows(&range, now) {
-            return true;
-        }
-        let cached = self.is_cached(start, end);
-        if cached {
-            open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
-        }
-        cached
-    }
-
-    /// Whether the page cache has the file's bytes `start` and `end`; false if the file system cannot tell.
-    fn is_cached(&self, start: u64, end: u64) -> bool {
-        let open = &self.file.0;
-        self.file.blocking().is_none()
-            && open.is_cached(start)
-            && (start / PAGE == end / PAGE || open.is_cached(end))
+        !busy::any() && self.is_warm(self.offset, self.offset.saturating_add(last as u64))
     }
 
     /// Reads what [`crate::net::Stream::send_file`] begins with into the page cache, see [`FileRange::warm`].

@@ -54,7 +54,7 @@ pub(super) struct Start {
     pub marks: Option<Marks>,
     pub audit: Audit,
     pub manager: ServiceManager,
-    /// What it is doing, for whoever waits for it.
+    /// The part of the start that runs now. The log tells it if that takes long.
     pub step: Step,
 }
 
