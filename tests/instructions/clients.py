@@ -1,11 +1,14 @@
 """Clients that send batches of READs and WRITEs and wait for all answers. They are the small clients of the interop tests, written
 from the specifications alone; another library would decide for itself what it sends together."""
 
+import http.client
 import itertools
 import os
 import random
+import socket
 import struct
 import sys
+import time
 
 from server import ROOT, weft
 
@@ -165,3 +168,25 @@ class Nfs41:
             reply.word()
             if reply.word() != SIZE:
                 raise SystemExit("a READ was answered with another length")
+
+
+class Admin:
+    """Prometheus and the status page: one connection that asks for the same as they do."""
+
+    PATHS = ("/metrics", "/api/v1/status", "/api/v1/latency")
+    # A status is kept for a second: each round is to cause a new one.
+    PAUSE = 1.1
+
+    def __init__(self, server):
+        self.connection = http.client.HTTPConnection("localhost")
+        self.connection.sock = socket.socket(socket.AF_UNIX)
+        self.connection.sock.connect(str(server.admin))
+
+    def round(self, count):
+        for _ in range(count):
+            time.sleep(self.PAUSE)
+            for path in self.PATHS:
+                self.connection.request("GET", path)
+                answer = self.connection.getresponse()
+                if answer.status != 200 or not answer.read():
+                    raise SystemExit(f"{path}: {answer.status}")

@@ -41,6 +41,8 @@ class Line:
     at_once: int = 1
     arguments: dict = dataclasses.field(default_factory=dict)
     short: bool = True
+    # How many are counted, if it is not what the command line says.
+    operations: int | None = None
 
 
 LINES = [
@@ -55,6 +57,7 @@ LINES = [
     Line("NFSv3 WRITE", clients.Nfs3, "write", short=False),
     Line("NFSv4.1 READ", clients.Nfs41, "read"),
     Line("NFSv4.1 READ, 8 at a time", clients.Nfs41, "read", at_once=8, short=False),
+    Line("round of admin pages", clients.Admin, "round", short=False, operations=4),
 ]
 
 
@@ -85,9 +88,9 @@ def measure(server, line, operations, repetitions):
             server.rest()
             once(line.at_once)
 
-    batches = max(operations // line.at_once, 1)
+    batches = max((line.operations or operations) // line.at_once, 1)
     # All of the file is mapped and known to be in the page cache, and polling before sleeping has become rare.
-    work(max(clients.FILE_BYTES // clients.SIZE // line.at_once, 150))
+    work(line.operations or max(clients.FILE_BYTES // clients.SIZE // line.at_once, 150))
     seen = {1: [], 2: []}
     for _ in range(repetitions):
         for factor, profiles in seen.items():

@@ -23,6 +23,7 @@ PATIENCE = 120
 # No polling before a sleep, and no record of slow operations: callgrind makes all of them slow. It writes files from inside the
 # server, so that is not confined.
 CONFIGURATION = """
+admin = "unix:{admin}"
 [log]
 slow = "1h"
 [listeners]
@@ -56,7 +57,8 @@ class Server:
     def __init__(self, binary, work):
         self.work, self.dumps = pathlib.Path(work), 0
         configuration = self.work / "weft.toml"
-        configuration.write_text(CONFIGURATION)
+        self.admin = self.work / "admin.sock"
+        configuration.write_text(CONFIGURATION.format(admin=self.admin))
         command = [
             sys.executable, pathlib.Path(__file__).with_name("refuse_io_uring.py"), "valgrind", "--tool=callgrind",
             "--instr-atstart=no", f"--vgdb-prefix={work}/vgdb", f"--callgrind-out-file={work}/profile.%p",

@@ -1,7 +1,9 @@
 //! Checks whether the state directory accepts what the server must record.
 //!
 //! Clients would notice a full, read-only or failing state directory only by refused requests, or at the next start
-//! of the server. So each status writes an unnamed file there and makes it durable.
+//! of the server. So a status asks for the free space there, writes an unnamed file and makes it durable. The file is left
+//! out for a while after it succeeded: some users ask for a status every second, and each such write makes the file
+//! system commit.
 //!
 //! A hanging disk blocks a thread for as long as it hangs. Only one check runs at a time, so at most one thread is
 //! blocked.
@@ -11,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::StatVfsMountFlags;
 use weft_machine::rt;
 use weft_store::health::mount_point;
 
@@ -18,6 +21,8 @@ use crate::out::{ShellCommand, path_name};
 
 /// How long a status waits for the directory.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a file written there proves that others can be written.
+const WRITTEN_FRESH: Duration = Duration::from_secs(5);
 /// Bytes written: a disk block, like a name or a record needs.
 const BLOCK_BYTES: usize = 4096;
 
@@ -33,6 +38,8 @@ struct Looked {
     since: Option<Instant>,
     /// The result of the last check.
     found: Option<String>,
+    /// When a file was last written, if nothing was wrong since.
+    written: Option<Instant>,
 }
 
 fn lock(looked: &Mutex<Looked>) -> MutexGuard<'_, Looked> {
@@ -50,9 +57,11 @@ impl StateDir {
     pub(super) async fn trouble(&self) -> Option<String> {
         if self.begin() {
             let (path, looked) = (self.path.clone(), self.looked.clone());
+            let written = lock(&looked).written;
             let look = rt::blocking(move || {
-                let found = look(&path).err().map(|e| said(&path, &e));
-                *lock(&looked) = Looked { since: None, found };
+                let result = look(&path, written);
+                let found = result.as_ref().err().map(|e| said(&path, e));
+                *lock(&looked) = Looked { since: None, found, written: result.ok() };
             });
             // A late result is reported by the next status.
             let _ = rt::timeout(PATIENCE, look).await;
@@ -79,17 +88,24 @@ impl StateDir {
     }
 }
 
-/// Does what recording state does. Blocks.
-fn look(dir: &Path) -> io::Result<()> {
+/// Does what recording state does, unless a file was written recently; returns when one was. Blocks.
+fn look(dir: &Path, written: Option<Instant>) -> io::Result<Instant> {
     let space = rustix::fs::statvfs(dir)?;
     // Root may use reserved blocks; some file systems do not count files.
     let is_full = space.f_blocks > 0 && space.f_bavail == 0 || space.f_files > 0 && space.f_favail == 0;
     if is_full {
         return Err(ErrorKind::StorageFull.into());
     }
+    if space.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(ErrorKind::ReadOnlyFilesystem.into());
+    }
+    if let Some(written) = written.filter(|written| written.elapsed() < WRITTEN_FRESH) {
+        return Ok(written);
+    }
     let mut file = tempfile::tempfile_in(dir)?;
     file.write_all(&[0; BLOCK_BYTES])?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(Instant::now())
 }
 
 /// What the error means, and what to do.
@@ -137,8 +153,15 @@ mod tests {
         let dir = StateDir::new(format!("/proc/self/fd/{}/.", open.as_raw_fd()).into());
         assert_eq!(trouble(&dir), None);
         std::fs::remove_dir(&folder).unwrap();
-        let why = trouble(&dir).unwrap();
-        assert!(why.contains("cannot be written: ") && why.contains("Do not restart"), "{why}");
+        assert_eq!(trouble(&dir), None, "a file was written a moment ago");
+        lock(&dir.looked).written = Instant::now().checked_sub(WRITTEN_FRESH);
+        // From now on each status tries again.
+        for _ in 0..2 {
+            let why = trouble(&dir).unwrap();
+            assert!(why.contains("cannot be written: ") && why.contains("Do not restart"), "{why}");
+        }
+        let dir = StateDir { path: work.path().to_owned(), ..dir };
+        assert_eq!(trouble(&dir), None, "it was repaired");
     }
 
     #[test]
