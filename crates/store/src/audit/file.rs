@@ -294,6 +294,7 @@ impl Writer {
             return;
         }
         let (mut events_text, events) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.events));
+        let taken = events;
         let mut missing = String::new();
         if lost > 0 {
             line::emit_lost(clock::wall(), (lost, None), &mut missing);
@@ -335,6 +336,8 @@ impl Writer {
                 }
             }
         }
+        // Whoever asks meanwhile may count them twice, but not lose them.
+        self.counts.pending.fetch_sub(taken, Ordering::Relaxed);
         events_text.clear();
         self.lines = events_text;
     }

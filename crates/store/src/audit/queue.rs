@@ -41,6 +41,8 @@ pub(super) enum Message {
 pub(super) struct Counts {
     /// Memory of the events in the queue.
     pub bytes: AtomicUsize,
+    /// Events that were told and are neither written nor lost: those in the queue, and those that the thread is writing.
+    pub pending: AtomicU64,
     /// Events that were lost and not told yet.
     pub lost: AtomicU64,
     /// All that were lost, and the latest reason.
@@ -164,17 +166,16 @@ impl Audit {
             counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
             return counts.lose(1, "its queue has reached its limit of memory");
         }
-        match told.sender.try_send(Message::Event(Box::new(event))) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                counts.lose(1, "its queue is full: the disk is slow, or hangs");
-            }
-            Err(TrySendError::Disconnected(_)) => {
-                counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                counts.lose(1, "its thread has ended");
-            }
-        }
+        // Before the thread can be done with it.
+        counts.pending.fetch_add(1, Ordering::Relaxed);
+        let why = match told.sender.try_send(Message::Event(Box::new(event))) {
+            Ok(()) => return,
+            Err(TrySendError::Full(_)) => "its queue is full: the disk is slow, or hangs",
+            Err(TrySendError::Disconnected(_)) => "its thread has ended",
+        };
+        counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        counts.lose(1, why);
+        counts.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What was lost since the start, if anything was.
@@ -184,11 +185,16 @@ impl Audit {
         (events > 0).then_some(Losses { events, why })
     }
 
-    /// What is missing in the file and not told there, if anything is.
+    /// What is missing in the file and not told there, if anything is: also what is not written yet.
     pub fn untold(&self) -> Option<Losses> {
         let counts = &self.0.as_ref()?.counts;
-        let events = counts.lost.load(Ordering::Relaxed).saturating_add(counts.denials.left_out());
-        let why = counts.losses.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().to_owned();
+        let pending = counts.pending.load(Ordering::Relaxed);
+        let lost = counts.lost.load(Ordering::Relaxed).saturating_add(counts.denials.left_out());
+        let events = lost.saturating_add(pending);
+        let why = match pending {
+            0 => counts.losses.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().to_owned(),
+            _ => "its disk does not answer".to_owned(),
+        };
         (events > 0).then_some(Losses { events, why })
     }
 
@@ -259,6 +265,7 @@ mod tests {
         let (audit, receiver, counts) = queue(4, Wanted::ALL);
         (0..10).for_each(|_| audit.tell(event(1)));
         assert_eq!(counts.lost.load(Ordering::Relaxed), 6);
+        assert_eq!(audit.untold().map(|losses| losses.events), Some(10), "four of them wait");
         assert_eq!(receiver.try_iter().count(), 4);
         assert!(!audit.flush(Duration::from_millis(1)), "nobody writes");
         audit.reopen();
