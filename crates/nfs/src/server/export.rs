@@ -91,31 +91,39 @@ impl<'a> Context<'a> {
         Some((&self.list().get(share)?.rules.nfs, self.ruled.as_ref()?))
     }
 
-    /// Whether the caller may use this share at all.
+    /// [`Context::judge`] for a caller who uses the share: a refusal is logged.
     pub fn admit(&self, share: ShareId) -> Result<(), KeptOut> {
+        self.judge(share).inspect_err(|kept_out| self.tell(share, *kept_out))
+    }
+
+    /// Whether the caller may use this share at all.
+    pub fn judge(&self, share: ShareId) -> Result<(), KeptOut> {
         let Some((export, credential)) = self.rules(share) else { return Ok(()) };
         let admitted = match self.has_ticket() {
             true => export.admits_near(self.peer),
             false => export.admits(self.peer, self.server.policy.ports()),
         };
-        match admitted {
-            Ok(()) => {}
-            Err(Unadmitted::Network) => {
-                self.tell_network(share);
-                return Err(KeptOut::Network);
-            }
-            Err(Unadmitted::Port) => {
-                self.tell_port(share);
-                return Err(KeptOut::Port);
-            }
-        }
+        admitted.map_err(|unadmitted| match unadmitted {
+            Unadmitted::Network => KeptOut::Network,
+            Unadmitted::Port => KeptOut::Port,
+        })?;
         let enough = self.protection >= export.protection && takes(export, credential);
         if !enough {
-            self.tell_security(share, export.protection);
             return Err(KeptOut::Flavor);
         }
         let has_none = self.list().get(share).is_some_and(|share| right(credential, share) == Right::None);
         if has_none { Err(KeptOut::Rights) } else { Ok(()) }
+    }
+
+    /// Logs a refusal for administrators who look for the cause of a failed mount.
+    pub fn tell(&self, share: ShareId, kept_out: KeptOut) {
+        match kept_out {
+            KeptOut::Network => self.tell_network(share),
+            KeptOut::Port => self.tell_port(share),
+            KeptOut::Flavor => self.tell_security(share),
+            // The audit log has what users are denied.
+            KeptOut::Rights => {}
+        }
     }
 
     /// Whether this share admits callers from this address over this connection, whatever identity they claim.
@@ -130,7 +138,6 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Logs the refused port for administrators who look for the cause of a failed mount.
     fn tell_port(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
@@ -145,7 +152,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same for a caller from another network.
     fn tell_network(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
@@ -158,24 +164,28 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same for a caller without what the export requires. A client of NFSv4 may ask then what that is, and come again, so this is
-    /// no warning.
-    fn tell_security(&self, share: ShareId, required: Protection) {
+    /// A client of NFSv4 may ask then what the export requires, and come again, so this is no warning.
+    fn tell_security(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
-            let name = self.name(share);
-            let (what, option, key) = match required {
+            let Some(found) = self.list().get(share) else { return };
+            let (name, export) = (&found.name, &found.rules.nfs);
+            let required = export.protection;
+            let (what, key, value) = match required {
                 Protection::Mutual if self.protection < required => {
-                    ("over a connection without a client certificate", "xprtsec=mtls", "xprtsec")
+                    ("over a connection without a client certificate", "xprtsec", "mtls".to_owned())
                 }
                 Protection::Tls if self.protection < required => {
-                    ("over a connection without TLS", "xprtsec=tls", "xprtsec")
+                    ("over a connection without TLS", "xprtsec", "tls".to_owned())
                 }
-                _ => ("with a security flavor that it does not accept", "sec=krb5p, for example", "sec"),
+                _ => {
+                    let accepted: Vec<String> = flavors(export).iter().map(Flavor::to_string).collect();
+                    ("with a security flavor that it does not accept", "sec", accepted.join(":"))
+                }
             };
             tracing::info!(
                 peer = %self.peer,
-                "export {name} refused a caller {what}; its mount needs -o {option}; --export {name}:{key}=..., or in a configuration \
+                "export {name} refused a caller {what}; its mount needs -o {key}={value}; --export {name}:{key}=..., or in a configuration \
                  file shares.{name}.nfs.{key}, says what the export accepts{left_out}"
             );
         }

@@ -81,15 +81,15 @@ async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), 
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
     let share = cx.list().named(&export).ok_or(MountStatus::NOENT)?;
-    let is_admitted = match cx.admit(share.id) {
+    match cx.judge(share.id) {
         // The flavour is checked when the share is used; MOUNT tells the caller which one is needed.
-        Ok(()) | Err(KeptOut::Flavor) => true,
+        Ok(()) | Err(KeptOut::Flavor) => {}
         // Nor does the port of a caller matter who will show a ticket; MOUNT takes none. It learns no names below.
-        Err(KeptOut::Port) => names_left.is_empty() && share.rules.nfs.admits_tickets(cx.peer),
-        Err(KeptOut::Network | KeptOut::Rights) => false,
-    };
-    if !is_admitted {
-        return Err(MountStatus::ACCES);
+        Err(KeptOut::Port) if names_left.is_empty() && share.rules.nfs.admits_tickets(cx.peer) => {}
+        Err(kept_out) => {
+            cx.tell(share.id, kept_out);
+            return Err(MountStatus::ACCES);
+        }
     }
     // Clients mount as root, which is usually mapped to nobody.
     let vfs = share.vfs.as_server();

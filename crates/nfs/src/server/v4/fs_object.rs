@@ -23,6 +23,15 @@ pub(super) enum FsObject<'a> {
     Attributes(Node<'a>),
 }
 
+/// What a caller who is refused is told.
+fn refusal(kept_out: KeptOut) -> Status {
+    match kept_out {
+        KeptOut::Network | KeptOut::Rights => Status::ACCESS,
+        KeptOut::Port => Status::PERM,
+        KeptOut::Flavor => Status::WRONGSEC,
+    }
+}
+
 impl<'a> FsObject<'a> {
     /// PUTFH.
     pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<FsObject<'a>, Status> {
@@ -40,15 +49,24 @@ impl<'a> FsObject<'a> {
         }
     }
 
-    /// Whether the caller may use this object. If it `asks` for the security flavours, any flavour is accepted.
+    /// Whether the caller may use this object; a refusal is logged. If it `asks` for the security flavours, any flavour is
+    /// accepted.
     pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
         let (FsObject::Node(node) | FsObject::Attributes(node)) = self else { return Ok(()) };
-        match cx.admit(node.share.id) {
-            Err(KeptOut::Network | KeptOut::Rights) => Err(Status::ACCESS),
-            Err(KeptOut::Port) => Err(Status::PERM),
-            Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
-            _ => Ok(()),
+        match cx.judge(node.share.id) {
+            Err(KeptOut::Flavor) if asks => Ok(()),
+            Err(kept_out) => {
+                cx.tell(node.share.id, kept_out);
+                Err(refusal(kept_out))
+            }
+            Ok(()) => Ok(()),
         }
+    }
+
+    /// The same as a question, which is not logged.
+    pub fn judge(&self, cx: &Context<'_>) -> Result<(), Status> {
+        let (FsObject::Node(node) | FsObject::Attributes(node)) = self else { return Ok(()) };
+        cx.judge(node.share.id).map_err(refusal)
     }
 
     /// GETFH.

@@ -139,14 +139,14 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
     shares.sort_unstable_by_key(|share| share.id.number());
     for share in shares {
         // A caller whose address is not admitted learns neither the share's attributes nor its handle.
-        if matches!(c.cx.admit(share.id), Err(KeptOut::Network | KeptOut::Rights)) {
+        if matches!(c.cx.judge(share.id), Err(KeptOut::Network | KeptOut::Rights)) {
             continue;
         }
         let root = Node { share, id: NodeId::ROOT };
         let attr = root.attr().await?;
         let cookie = share.id.number().saturating_add(1 + OWN_COOKIES);
         let name = share.name.as_bytes().to_vec();
-        let entry = match FsObject::Node(root).admit(c.cx, false) {
+        let entry = match FsObject::Node(root).judge(c.cx) {
             Ok(()) => found(c, &root, args, name, cookie, &attr).await?,
             Err(refused) => {
                 let wanted = args.attributes.and(OF_REFUSED);

@@ -23,7 +23,7 @@ fn flavors(c: &Compound<'_>, object: FsObject<'_>) -> Result<SecinfoOk, Status> 
 /// Also without sessions, a handle that PUTFH accepted only for this question must not stay usable: later operations do
 /// not check the flavour again.
 fn consume(c: &mut Compound<'_>) {
-    let refused = c.current.is_some_and(|object| object.admit(c.cx, false).is_err());
+    let refused = c.current.is_some_and(|object| object.judge(c.cx).is_err());
     if c.minor > 0 || refused {
         c.current = None;
         c.stateid = None;
