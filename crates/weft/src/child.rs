@@ -121,8 +121,11 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // After `stop` it has already ended; otherwise something failed, and the process must not stay behind. It has a
-        // moment to remove its sockets.
+        // After `stop` it has already ended, and its number may be another's. Otherwise something failed, and the process must
+        // not stay behind. It has a moment to remove its sockets.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let until = Instant::now() + TIDYING;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {

@@ -41,22 +41,18 @@ struct Path {
 
 /// Runs the command.
 pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
-    let files = [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten();
-    let console = Console::beside(files.map(PathBuf::as_path))?;
-    let mut files: Vec<&PathBuf> =
+    let files: Vec<&PathBuf> =
         [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten().collect();
-    for file in &files {
+    let console = Console::beside(files.iter().map(|file| file.as_path()))?;
+    for (before, file) in files.iter().enumerate() {
         crate::show::check_place(file)?;
-    }
-    files.sort();
-    if let Some(file) =
-        files.windows(2).find_map(|two| (two.first() == two.last()).then(|| two.first()).flatten())
-    {
-        return Err(Misuse::new(format!(
-            "two of --out, --json and --csv name {}: name different files",
-            out::path_name(file)
-        ))
-        .into());
+        if files.iter().take(before).any(|other| other == file) {
+            return Err(Misuse::new(format!(
+                "two of --out, --json and --csv name {}: name different files",
+                out::path_name(file)
+            ))
+            .into());
+        }
     }
     if chosen(&args).is_empty() {
         return Err(none_has(&args.only, "point").into());

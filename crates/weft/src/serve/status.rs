@@ -28,6 +28,8 @@ use crate::status::{self, Connection, Seen, Session, Status, usage};
 use crate::version;
 use crate::watch::{self, ConnectionEntry};
 
+/// How long a share may take to say whether it is in order, for the line that systemd shows.
+const SUMMARY_WITHIN: Duration = Duration::from_secs(2);
 /// How long a file system may take to say how much space it has.
 const SPACE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -200,8 +202,10 @@ impl Subject {
     /// What is served, in a few words. It looks at the shares as [`Subject::status`] does.
     pub(super) async fn summary(&self) -> String {
         let served: Vec<Share> = lock(&self.shares).iter().map(|(share, _)| share.clone()).collect();
-        let looks = join_all(served.iter().map(|share| share.vfs.troubles())).await;
-        let troubled = looks.iter().flatten().count();
+        // A start or a reload waits for this, and a disk may hang.
+        let looks = served.iter().map(|share| rt::timeout(SUMMARY_WITHIN, share.vfs.troubles()));
+        let looks = join_all(looks).await;
+        let troubled = looks.iter().filter(|look| !matches!(look, Ok(None))).count();
         let troubled =
             if troubled > 0 { format!(", shares needing attention: {troubled}") } else { String::new() };
         let (shares, absent) = (served.len(), lock(&self.absent).len());
