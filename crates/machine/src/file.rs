@@ -5,6 +5,7 @@
 //! measured to be slower.) A file owns the descriptor. Paths, rights and share modes are handled by `store`.
 
 pub mod busy;
+mod doubted;
 pub mod ending;
 pub mod journal;
 mod mapped;
@@ -37,7 +38,7 @@ pub use self::mounts::{Mount, readings as mount_readings, remote_below};
 pub use self::space::DataRanges;
 use self::system::{Descriptor, FileSystem};
 use self::warm::Warm;
-use crate::buf::Window;
+use crate::buf::{Buf, Window};
 use crate::recorder::{self, Hop};
 use crate::rt;
 
@@ -528,14 +529,6 @@ pub fn unreadable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unreadable(e))
 }
 
-/// The error of a call that reads a file and sends: marked if a stream does not have it.
-pub(crate) fn blamed(e: io::Error) -> io::Error {
-    match Errno::from_io_error(&e) {
-        Some(Errno::IO | Errno::NODATA | Errno::STALE | Errno::UCLEAN) => unreadable(e),
-        _ => e,
-    }
-}
-
 /// Whether a send failed because the file cannot be read.
 pub fn is_unreadable(e: &io::Error) -> bool {
     e.get_ref().is_some_and(|inner| inner.is::<Unreadable>())
@@ -547,6 +540,17 @@ impl FileRange {
     pub fn advanced(&self, n: usize) -> FileRange {
         let n = n.min(self.len);
         FileRange { file: self.file.clone(), offset: self.offset.saturating_add(n as u64), len: self.len - n }
+    }
+
+    /// The error of a call that reads the range and sends: marked if a stream does not have it.
+    pub(crate) fn blamed(&self, e: io::Error) -> io::Error {
+        match Errno::from_io_error(&e) {
+            Some(Errno::IO | Errno::NODATA | Errno::STALE | Errno::UCLEAN) => {
+                doubted::add(&self.file);
+                unreadable(e)
+            }
+            _ => e,
+        }
     }
 
     /// Reads `len` bytes of the range, from its byte `from`, into the page cache with a worker thread, unless its first
@@ -577,11 +581,14 @@ impl FileRange {
     }
 
     /// Whether the page cache has the file's bytes `start` and `end`, or had them a moment ago; false if the file system
-    /// cannot tell.
+    /// cannot tell, or a read of the file has failed.
     fn is_warm(&self, start: u64, end: u64) -> bool {
         let open = &self.file.0;
         if open.in_memory.get() == Some(&true) {
             return true;
+        }
+        if doubted::has(&self.file) {
+            return false;
         }
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
@@ -599,19 +606,24 @@ impl FileRange {
     /// Whether [`FileRange::warm`] of the part that [`crate::net::Stream::send_file`] begins with would neither read nor
     /// wait now. Costs what that costs then.
     pub fn begins_warm(&self) -> bool {
-        let Some(last) = self.len.min(WARM_BYTES).checked_sub(1) else { return true };
+        let Some(last) = self.beginning_len().checked_sub(1) else { return true };
         // A worker that frees blocks of some file may be about to free these.
         !busy::any() && self.is_warm(self.offset, self.offset.saturating_add(last as u64))
     }
 
     /// Reads what [`crate::net::Stream::send_file`] begins with into the page cache, see [`FileRange::warm`].
     pub async fn warm_beginning(&self) -> io::Result<()> {
-        self.warm(0, self.len.min(WARM_BYTES)).await
+        self.warm(0, self.beginning_len()).await
+    }
+
+    /// All of a file of which a read has failed: its other parts may be unreadable as well.
+    fn beginning_len(&self) -> usize {
+        if doubted::has(&self.file) { self.len } else { self.len.min(WARM_BYTES) }
     }
 
     /// The part that [`crate::net::Stream::send_file`] begins with, and the rest.
     pub fn beginning(&self) -> (FileRange, FileRange) {
-        let first = FileRange { len: self.len.min(WARM_BYTES), ..self.clone() };
+        let first = FileRange { len: self.beginning_len(), ..self.clone() };
         let rest = self.advanced(first.len);
         (first, rest)
     }
@@ -633,12 +645,14 @@ impl FileRange {
             }
             Ok(claims)
         };
-        recorder::at(Hop::Disk, busy::in_places_of(self.file.blocking(), read, rt::blocking)).await?
+        let read =
+            recorder::at(Hop::Disk, busy::in_places_of(self.file.blocking(), read, rt::blocking)).await?;
+        read.inspect_err(|_| doubted::add(&self.file))
     }
 
     /// `len` bytes from byte `from` of the range, read on a worker thread, with zeros for bytes that the file has lost.
     /// For files whose file system may block: these are never sent without a read.
-    pub(crate) async fn fetch(&self, from: usize, len: usize) -> io::Result<Bytes> {
+    pub async fn fetch(&self, from: usize, len: usize) -> io::Result<Bytes> {
         let range = self.clone();
         let read = move || {
             let mut bytes = vec![0; len];
@@ -649,6 +663,21 @@ impl FileRange {
             Ok(bytes.into())
         };
         recorder::at(Hop::Disk, busy::in_places_of(self.file.blocking(), read, rt::blocking)).await?
+    }
+
+    /// `len` bytes from byte `from` of the range, with zeros for bytes that the file has lost, in memory of their own. A worker
+    /// thread reads what the page cache does not have.
+    pub async fn piece(&self, from: usize, len: usize) -> io::Result<Bytes> {
+        if self.file.blocking().is_some() {
+            return self.fetch(from, len).await;
+        }
+        let _claims = self.warm_claimed(from, len).await?;
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            done += self.read_or_zero(from.saturating_add(done), len - done, &mut bytes[done..])?;
+        }
+        Ok(bytes.into())
     }
 
     /// The range for sending without a read, if the file is mapped (see `file::mapped`) and the page cache holds the
@@ -701,6 +730,14 @@ impl FileRange {
         let done = self.file.read_at(self.offset, &into).await?;
         self.fill_up(&into, done);
         Ok(())
+    }
+
+    /// Reads the range, of at most as many bytes as the buffer has room for, into it.
+    pub async fn read_to(&self, mut buf: Buf) -> io::Result<Bytes> {
+        buf.set_len(self.len);
+        let window = buf.into_window();
+        self.read_into(&window).await?;
+        Ok(window.try_into_buf().expect("nobody else holds this window").freeze())
     }
 
     /// Like [`FileRange::read_into`] from the page cache only: `None` if the read would have to sleep.

@@ -439,7 +439,7 @@ impl Stream {
             while done < warm {
                 let sent =
                     std::future::poll_fn(|cx| self.poll_send_claimed(cx, range, done..warm, &mut claims));
-                match sent.await.map_err(file::blamed)? {
+                match sent.await.map_err(|e| range.blamed(e))? {
                     0 => break,
                     sent => done += sent,
                 }

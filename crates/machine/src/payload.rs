@@ -87,12 +87,8 @@ impl Payload {
         while done < range.len {
             let len = (range.len - done).min(MAX_BUF);
             let offset = range.offset.checked_add(done as u64).ok_or(io::ErrorKind::InvalidInput)?;
-            let mut buf = pool.alloc(len).await;
-            buf.set_len(len);
-            let window = buf.into_window();
-            FileRange { file: range.file.clone(), offset, len }.read_into(&window).await?;
-            let buf = window.try_into_buf().expect("nobody else holds this window");
-            chain.push(buf.freeze());
+            let piece = FileRange { file: range.file.clone(), offset, len };
+            chain.push(piece.read_to(pool.alloc(len).await).await?);
             done += len;
         }
         Ok(chain)

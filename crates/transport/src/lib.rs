@@ -24,5 +24,5 @@ pub mod smbd;
 pub mod strangers;
 
 pub use channel::*;
-pub use rooms::Rooms;
+pub use rooms::{Rooms, must_be_read};
 pub use silence::{Silence, Starved};

@@ -6,9 +6,10 @@
 //! stops receiving, nor copies.
 
 use std::cell::Cell;
+use std::io;
 
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{Buf, Pool};
+use weft_machine::{Buf, FileRange, Payload, Pool};
 
 use crate::Channel;
 
@@ -39,6 +40,23 @@ impl Rooms {
         self.room(pool, len).await
     }
 
+    /// Payload of a file system that may block ([`must_be_read`]), read into room for it; any other payload unchanged. A
+    /// caller who holds room already does not wait for more: without room at once the payload stays unread.
+    pub async fn read(&self, pool: &Pool, data: Payload, holds_room: bool) -> io::Result<Payload> {
+        let range = match data {
+            Payload::File(range) if must_be_read(&range) => range,
+            data => return Ok(data),
+        };
+        let room = match holds_room {
+            false => *self.room(pool, range.len).await,
+            true => match pool.try_alloc(range.len) {
+                Some(room) => room,
+                None => return Ok(Payload::File(range)),
+            },
+        };
+        Ok(Payload::from(range.read_to(room).await?))
+    }
+
     /// How often an answer has waited for room.
     pub fn waits(&self) -> u64 {
         self.waits.get()
@@ -53,6 +71,13 @@ impl Rooms {
     pub fn is_full(&self, channel: &dyn Channel, most: usize) -> bool {
         self.is_waited_for() || channel.unsent_bytes() > most
     }
+}
+
+/// Whether an operation reads this range itself, see [`Rooms::read`]. Queued unread, an answer whose file system hangs
+/// would hold up the answers behind it, the buffer that it needs then would be charged to nobody, and what fails then is no
+/// longer the operation.
+pub fn must_be_read(range: &FileRange) -> bool {
+    range.len <= MAX_BUF && range.file.blocking().is_some()
 }
 
 /// Counts one answer while it waits for room.

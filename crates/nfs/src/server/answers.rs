@@ -3,9 +3,11 @@
 //!
 //! See [`Rooms`]. This file copies a reply into its room; `connection` decides when to stop receiving.
 
+use std::io;
+
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{Buf, Pool};
-use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER};
+use weft_machine::{Buf, Payload, Pool};
+use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER, must_be_read};
 
 /// Most unsent bytes in ordinary memory while calls are still received. These are short replies; an address with
 /// hundreds of connections may have this many on each.
@@ -34,6 +36,17 @@ impl Answers {
     /// The same, without waiting.
     pub fn try_room(&self, len: usize) -> Option<Box<Buf>> {
         self.pool.try_alloc(len.min(MAX_BUF)).map(Box::new)
+    }
+
+    /// Payload, read into room for it if its file system may block. A caller who `holds_room` does not wait for more.
+    pub async fn read(&self, data: Payload, holds_room: bool) -> io::Result<Payload> {
+        match &data {
+            // Boxed, so that calls do not carry the space for it.
+            Payload::File(range) if must_be_read(range) => {
+                Box::pin(self.rooms.read(&self.pool, data, holds_room)).await
+            }
+            _ => Ok(data),
+        }
     }
 
     /// Moves the bytes of a long reply into its room, and waits for a larger one if that is too small.

@@ -140,7 +140,7 @@ impl Connection<'_> {
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
-                Err(answer) => return Box::pin(cx.refused(call.procedure, d, answer)).await,
+                Err(answer) => return Box::pin(cx.refused(call.procedure, d, *answer)).await,
             };
         }
         if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {

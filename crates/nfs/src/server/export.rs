@@ -248,7 +248,7 @@ pub(super) fn gate(
     call: &Header,
     d: &Decoder,
     body: &Encoder,
-) -> Result<Caller, Result<Results, Reply>> {
+) -> Result<Caller, Box<Result<Results, Reply>>> {
     // Every procedure's arguments begin with a handle; RENAME and LINK refuse a second handle of another share.
     let handle = d.peek(4 + handles::BYTES);
     let share = handle.get(4..).and_then(Handles::share_of);
@@ -257,7 +257,7 @@ pub(super) fn gate(
     match cx.admit(share) {
         Ok(()) => Ok(cx.caller_in(share)),
         // RFC 2623 2.3.2: the client requests the list of flavours again, or gives up.
-        Err(KeptOut::Flavor) => Err(Err(Reply::AuthError(AuthStat::TOOWEAK))),
+        Err(KeptOut::Flavor) => Err(Box::new(Err(Reply::AuthError(AuthStat::TOOWEAK)))),
         Err(kept_out @ (KeptOut::Network | KeptOut::Port | KeptOut::Rights)) => {
             let mut refused = Encoder::with_capacity(64);
             refused.raw(&body.copy_from(0));
@@ -265,7 +265,7 @@ pub(super) fn gate(
             let status = if kept_out == KeptOut::Port { Status::PERM } else { Status::ACCES };
             refused.u32(status.0);
             (0..absent(call.procedure)).for_each(|_| refused.bool(false));
-            Err(Ok(Results::new(refused, None)))
+            Err(Box::new(Ok(Results::new(refused, None))))
         }
     }
 }

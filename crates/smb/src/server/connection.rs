@@ -7,13 +7,14 @@ mod serve;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::meter::Class;
 use weft_machine::recorder::{Details, Operation, User};
-use weft_machine::{Buf, LogLimit, Pool, Source, rt};
+use weft_machine::{Buf, LogLimit, Payload, Pool, Source, rt};
 use weft_transport::{Channel, Outgoing, Rooms, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
@@ -26,7 +27,7 @@ use super::credits::Window;
 use super::meter;
 use super::negotiated::Negotiated;
 use super::notices::{Mailbox, Notice};
-use super::outgoing::{self, Ready};
+use super::outgoing::{self, Fallback, Ready};
 use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use crate::compression::Agreed;
@@ -95,7 +96,7 @@ pub(super) struct Asked {
 /// A message that the medium has possibly not taken yet.
 struct Unsent {
     taken: Sending,
-    fallback: Vec<Header>,
+    fallback: Fallback,
     _held: Vec<Bytes>,
     /// Ends when this is dropped.
     operation: Operation,
@@ -320,6 +321,11 @@ impl Connection {
     /// Waits for a buffer for an answer of at most `len` bytes.
     pub(super) async fn room(&self, len: usize) -> Box<Buf> {
         self.rooms.room(&self.answers(), len).await
+    }
+
+    /// Payload of a file system that may block, read into a buffer.
+    pub(super) async fn read_in_room(&self, data: Payload, holds_room: bool) -> io::Result<Payload> {
+        self.rooms.read(&self.answers(), data, holds_room).await
     }
 
     fn answers(&self) -> Pool {

@@ -350,17 +350,17 @@ impl Sender {
     /// Decides what the next gather write contains, and reads its short file ranges.
     fn poll_compose(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<io::Result<()>> {
         let (mut end, mut bytes, mut room) = self.extent(self.items.len());
-        if let Some(Item::Unseen(range)) = self.items.get(end)
+        if let Some(Item::Unseen(_) | Item::Splice(_)) = self.items.get(end)
             && let Some(head) = self.head_of(end)
         {
-            if range.begins_warm() {
-                self.has_seen(end);
-            } else if head > 0 {
+            match self.first_cold(end) {
+                None => {}
                 // The messages before it do not wait for its disk.
-                (end, bytes, room) = self.extent(head);
-            } else {
-                self.look_at(end, pool);
-                return Poll::Ready(Ok(()));
+                Some(_) if head > 0 => (end, bytes, room) = self.extent(head),
+                Some(cold) => {
+                    self.look_at(cold);
+                    return Poll::Ready(Ok(()));
+                }
             }
         }
         let mut batch = Batch { items: end, bytes, ..Batch::default() };
@@ -381,6 +381,20 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
+    /// The first of the long ranges of a message, from this index on, that is not known to be readable.
+    fn first_cold(&mut self, from: usize) -> Option<usize> {
+        let end = self.items.iter().skip(from).position(|item| matches!(item, Item::End(_)));
+        let end = end.map_or(self.items.len(), |end| from.saturating_add(end));
+        for at in from..end {
+            match self.items.get(at) {
+                Some(Item::Unseen(range)) if !range.begins_warm() => return Some(at),
+                Some(Item::Unseen(_)) => self.has_seen(at),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// The long range at this index can be read.
     fn has_seen(&mut self, at: usize) {
         let Some(item @ Item::Unseen(_)) = self.items.get_mut(at) else { return };
@@ -391,8 +405,9 @@ impl Sender {
     }
 
     /// Reads the beginning of the long range at this index, because its message must not begin before it is known to be
-    /// readable. Where every read may block, what was read is kept, so that it is not read again.
-    fn look_at(&mut self, at: usize, pool: &Pool) {
+    /// readable. Where every read may block, what was read is kept, so that it is not read again: in memory of its own, because
+    /// the peer decides how long.
+    fn look_at(&mut self, at: usize) {
         let Some(Item::Unseen(range)) = self.items.get(at) else { return };
         if range.file.blocking().is_none() {
             let range = range.clone();
@@ -401,7 +416,9 @@ impl Sender {
             return;
         }
         let (first, rest) = range.beginning();
-        self.read(at, first.clone(), pool);
+        let read = first.clone();
+        let reading = async move { Ok(vec![read.fetch(0, read.len).await?]) };
+        self.slow = Some(Slow::Read(at, Box::pin(recorder::staged(&self.stage, reading))));
         if let Some(item) = self.items.get_mut(at) {
             *item = Item::Load(first);
         }

@@ -22,7 +22,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use weft_machine::net::{Link, Tls};
 use weft_machine::recorder::{self, Stage};
-use weft_machine::{Buf, Payload, Pool, Stream, Time, rt};
+use weft_machine::{Buf, FileRange, LogLimit, Payload, Pool, Stream, Time, rt};
 use weft_wire::rpc::{Fragment, Probe};
 use weft_wire::xdr;
 
@@ -38,6 +38,8 @@ const LINGER: Duration = Duration::from_secs(5);
 const MAX_FAILED: usize = 1024;
 /// Bytes received at a time.
 const RECEIVED_BYTES: usize = 64 << 10;
+/// Bytes of a file in memory at a time, to be sent.
+const PIECE_BYTES: usize = 64 << 10;
 /// The same for an unidentified peer: one TLS record.
 const STRANGER_RECEIVED_BYTES: usize = 16 << 10;
 
@@ -84,7 +86,7 @@ pub async fn accept(
     let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
     shaken.map_err(|_| Error::TimedOut("the TLS handshake"))??;
     // The deadline of the first call runs from the connection on, not from the handshake.
-    Ok(Secured::new(link, peer, pool, config.max_message, terms, deadlines))
+    Ok(Secured::new(link, peer, config.max_message, terms, deadlines))
 }
 
 /// RPC under TLS. Dropping it closes the channel.
@@ -93,7 +95,6 @@ pub struct Secured(Rc<Inner>);
 struct Inner {
     link: Link,
     peer: Peer,
-    pool: Pool,
     max_message: usize,
     terms: Strangers,
     /// Until then the terms of strangers apply.
@@ -143,7 +144,6 @@ impl Secured {
     fn new(
         link: Link,
         peer: Peer,
-        pool: Pool,
         max_message: usize,
         terms: Strangers,
         deadlines: Deadlines,
@@ -151,7 +151,6 @@ impl Secured {
         let inner = Rc::new(Inner {
             link,
             peer,
-            pool,
             max_message,
             terms,
             known: Cell::new(false),
@@ -358,40 +357,73 @@ impl Inner {
         Poll::Pending
     }
 
-    /// Sends a message, or returns why its payload cannot be read: then nothing of it is sent.
+    /// Sends a message, or returns why its payload cannot be read: then nothing of it is sent. What is known by then is the
+    /// beginning of each range of a file (see [`FileRange::warm_beginning`]).
     async fn put(&self, message: Outgoing) -> Result<Option<io::Error>, Error> {
-        let mut chain = Vec::new();
         let mut parts = message.parts;
         if let Some(source) = message.source {
             parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });
         }
         let mut len = 0usize;
-        for part in parts {
-            let (data, opaque) = match part {
-                Part::Bytes(bytes) => (Payload::from(bytes), false),
+        for part in &parts {
+            len = len.saturating_add(match part {
+                Part::Bytes(bytes) => bytes.len(),
                 Part::Payload { to: To::Segments(_), .. } => {
                     return Err(Error::Misuse("RDMA Write over TCP"));
                 }
-                Part::Payload { data, .. } => (data, true),
-            };
-            let bytes = data.len();
-            match recorder::staged(&self.stage, data.into_chain(&self.pool)).await {
-                Ok(data) => chain.extend(data),
-                Err(e) => return Ok(Some(e)),
-            }
-            len = len.saturating_add(bytes);
-            if opaque {
-                let fill = xdr::fill(bytes);
-                chain.push(Bytes::from_static(fill));
-                len = len.saturating_add(fill.len());
+                Part::Payload { data, .. } => data.len().saturating_add(xdr::fill(data.len()).len()),
+            });
+            if let Part::Payload { data: Payload::File(range), .. } = part
+                && let Err(e) = recorder::staged(&self.stage, range.warm_beginning()).await
+            {
+                return Ok(Some(e));
             }
         }
         let head = u32::try_from(len).ok().and_then(|len| Fragment { last: true, len }.emit());
         let head = head.ok_or(Error::Misuse("a message longer than a record"))?;
-        chain.insert(0, Bytes::copy_from_slice(&head));
+        let mut chain = vec![Bytes::copy_from_slice(&head)];
+        for part in parts {
+            match part {
+                Part::Bytes(bytes) => chain.push(bytes),
+                Part::Payload { data, .. } => {
+                    let fill = xdr::fill(data.len());
+                    match data {
+                        Payload::Chain(bytes) => chain.extend(bytes),
+                        Payload::File(range) => self.put_range(&range, &mut chain).await?,
+                    }
+                    chain.push(Bytes::from_static(fill));
+                }
+            }
+        }
         self.link.send_all(&chain).await?;
         count(&self.sent, len);
         Ok(None)
+    }
+
+    /// Sends the pieces of a file's range behind `chain`, except the last one, which is left there. Each piece is read when the
+    /// peer has taken the one before it: the peer decides how long it is held.
+    async fn put_range(&self, range: &FileRange, chain: &mut Vec<Bytes>) -> Result<(), Error> {
+        let mut done = 0;
+        while done < range.len {
+            let len = PIECE_BYTES.min(range.len.saturating_sub(done));
+            let piece = recorder::staged(&self.stage, range.piece(done, len)).await;
+            chain.push(piece.inspect_err(|e| {
+                static UNREADABLE: LogLimit = LogLimit::new();
+                if let Some(left_out) = UNREADABLE.pass(rt::now()) {
+                    tracing::warn!(
+                        peer = %self.peer,
+                        "a file cannot be read, and part of the message with it has been sent, so its connection ends: \
+                         {e}{left_out}"
+                    );
+                }
+            })?);
+            done = done.saturating_add(len);
+            if done < range.len {
+                self.link.send_all(chain).await?;
+                chain.clear();
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! READ (RFC 1813 3.3.6).
 //!
-//! The data is a range of the open file that has not been read yet; the call's ticket and the transport decide where
-//! it is placed.
+//! The data is a range of the open file that has not been read yet, unless its file system may block; the call's ticket and
+//! the transport decide where it is placed.
 
 use weft_machine::Payload;
 use weft_store::opens::{Access, Rights};
@@ -40,6 +40,7 @@ async fn fetch(cx: &Context<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(Re
     node.check_data(&cx.caller, &attr, READ).await?;
     let file = node.open(cx, &attr, false, (args.offset, args.count)).await?;
     let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize).await?;
+    let data = cx.answers.read(data, false).await?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= attr.size;
     Ok((ReadHead { attributes: Some(node.attributes(&attr)), count, eof }, data))

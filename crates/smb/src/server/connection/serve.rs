@@ -307,7 +307,7 @@ impl Connection {
         match outcome {
             Ok(()) => {}
             Err(Error::Io(e)) if !fallback.is_empty() && !self.is_ended() && !self.channel.has_ended() => {
-                tracing::warn!(peer = %self.peer, "a READ failed: {e}");
+                outgoing::tell_unreadable(Some(&self.peer), &e);
                 let outgoing = outgoing::unreadable(fallback);
                 self.send(outgoing::short(outgoing));
             }

@@ -1,7 +1,7 @@
 //! READ: answers with a range of the file, which is read here only if it is small and part of the message.
 //!
-//! Spec: [MS-SMB2] 3.3.5.12. It never waits for a file: whoever sends the answer reads what is not in memory. A large
-//! READ needs no buffer here. The answer carries the range; the transport splices it, reads it into a send buffer, or
+//! Spec: [MS-SMB2] 3.3.5.12. It waits for a file only if its file system may block: otherwise whoever sends the answer
+//! reads what is not in memory. A large READ needs no buffer here then. The answer carries the range; the transport splices it, reads it into a send buffer, or
 //! writes it into the client's memory by RDMA. Payload of an encrypted session never moves by RDMA unprotected: without
 //! RDMA transforms the request is an invalid parameter.
 
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_machine::Payload;
+use weft_store::Error;
 use weft_store::vfs::{Kind, Read};
-use weft_transport::{Segment, Stag};
+use weft_transport::{Segment, Stag, must_be_read};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::channel::{Channel, Descriptors};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
@@ -35,6 +36,7 @@ pub(crate) fn try_read(cx: &OpContext) -> Option<Answer> {
         Ok(checked) => match checked.submit(cx, &request, &route) {
             Err(failure) => Err(failure),
             Ok(Read::Later(_)) => return None,
+            Ok(Read::Now(Ok(data))) if must_be_read_here(&data, &route) => return None,
             Ok(Read::Now(data)) => {
                 data.map_err(Failure::from).and_then(|data| checked.reply(cx, &request, &route, data))
             }
@@ -48,10 +50,21 @@ pub(crate) async fn read(cx: &OpContext) -> Answer {
     let answer = async {
         let checked = Checked::new(cx, &request, &route)?;
         let data = checked.submit(cx, &request, &route)?.data().await?;
+        let data = match must_be_read_here(&data, &route) {
+            true => {
+                Box::pin(cx.connection().read_in_room(data, cx.holds_room())).await.map_err(Error::from)?
+            }
+            false => data,
+        };
         checked.reply(cx, &request, &route, data)
     };
     let answer = answer.await;
     invalidating(answer, &route)
+}
+
+/// Whether the payload must not be queued unread. By RDMA it travels beside the messages.
+fn must_be_read_here(data: &Payload, route: &Route) -> bool {
+    route.segments.is_none() && matches!(data, Payload::File(range) if must_be_read(range))
 }
 
 fn parsed(cx: &OpContext) -> Result<(Request, Route), Failure> {

@@ -1,7 +1,7 @@
 //! READ (RFC 8881 18.22, RFC 7530 16.23).
 //!
-//! The data is a range of the open file that has not been read yet; the call's ticket and the transport decide where
-//! it is placed.
+//! The data is a range of the open file that has not been read yet, unless its file system may block; the call's ticket and
+//! the transport decide where it is placed.
 
 use weft_machine::Payload;
 use weft_wire::nfs4::{Read, ReadHead, Status};
@@ -16,6 +16,7 @@ pub async fn read(c: &Compound<'_>, args: &Read) -> Result<(ReadHead, Payload), 
     let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, u64::from(count))).await?;
     let size = file.len().await.map_err(|e| status(&e))?;
     let data = file.read_within(size, args.offset, count as usize).await.map_err(|e| status(&e))?;
+    let data = c.in_memory(data).await?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= size;
     Ok((ReadHead { eof, count }, data))
