@@ -1,4 +1,4 @@
-//! Detects problems of a share's disk from failing requests, and reports them to the server's administrator.
+//! Detects problems of the disk of a share or volume from failing requests, and reports them to the server's administrator.
 //!
 //! Clients notice a full, read-only or failing disk by the status of their requests, and their users rarely report
 //! it. So the first failure is logged as a warning with the share, the path and what to do, and the end of the
@@ -111,11 +111,28 @@ impl Told {
     }
 }
 
-/// The health of one share.
+/// What is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Share,
+    Volume,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Share => "share",
+            Kind::Volume => "volume",
+        })
+    }
+}
+
+/// The health of one share or volume.
 #[derive(Debug)]
 pub struct Health {
-    share: String,
-    /// The folder on the host; `None` in memory.
+    kind: Kind,
+    name: String,
+    /// The folder on the host, or the volume's file or device; `None` in memory.
     folder: Option<PathBuf>,
     /// The open root of the folder.
     root: Option<Arc<OwnedFd>>,
@@ -146,7 +163,8 @@ impl Health {
     /// The health of a share with this name, in this folder or in memory.
     pub fn new(share: &str, folder: Option<&Path>) -> Health {
         Health {
-            share: share.to_owned(),
+            kind: Kind::Share,
+            name: share.to_owned(),
             folder: folder.map(Path::to_owned),
             root: None,
             system: None,
@@ -154,6 +172,11 @@ impl Health {
             ill: AtomicBool::new(false),
             problems: Mutex::default(),
         }
+    }
+
+    /// The health of a volume with this name, in this file, on this device or in memory.
+    pub(crate) fn of_volume(name: &str, path: Option<&Path>) -> Health {
+        Health { kind: Kind::Volume, ..Health::new(name, path) }
     }
 
     /// The same, for a folder served through this descriptor.
@@ -196,7 +219,7 @@ impl Health {
         let astray = self.astray();
         let before = std::mem::replace(&mut self.problems().astray, astray.clone());
         if let Some(why) = astray.as_ref().filter(|why| before.as_ref() != Some(*why)) {
-            tracing::warn!("share {}: {why}", self.share);
+            tracing::warn!("{} {}: {why}", self.kind, self.name);
         }
         let troubles: Vec<String> = [astray, self.trouble()].into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
@@ -269,7 +292,7 @@ impl Health {
                     && self.failed(trouble, takes, rt::now())
                 {
                     let at = at().map_or(String::new(), |path| place(&path));
-                    tracing::warn!("share {}: {}{at}", self.share, self.said(trouble));
+                    tracing::warn!("{} {}: {}{at}", self.kind, self.name, self.said(trouble));
                 }
             }
         }
@@ -311,8 +334,9 @@ impl Health {
         self.ill.store(false, Ordering::Release);
         if warned {
             tracing::info!(
-                "share {}: its disk works again; {failed} requests had failed in {since} s",
-                self.share
+                "{} {}: its disk works again; {failed} requests had failed in {since} s",
+                self.kind,
+                self.name
             );
         }
     }
@@ -328,7 +352,7 @@ impl Health {
     }
 
     fn said(&self, trouble: Trouble) -> Said<'_> {
-        Said { trouble, folder: self.folder.as_deref() }
+        Said { kind: self.kind, trouble, folder: self.folder.as_deref() }
     }
 
     fn problems(&self) -> MutexGuard<'_, Problems> {
@@ -348,6 +372,7 @@ impl Drop for Looking {
 
 /// A sentence with the problem and what to do.
 struct Said<'a> {
+    kind: Kind,
     trouble: Trouble,
     folder: Option<&'a Path>,
 }
@@ -355,25 +380,42 @@ struct Said<'a> {
 impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(folder) = self.folder.map(Path::display) else {
-            return match self.trouble {
-                Trouble::Full => {
+            return match (self.trouble, self.kind) {
+                (Trouble::Full, Kind::Volume) => f.write_str(
+                    "this host has no memory left for the volume, which is in memory: end other programs, or let clients discard \
+                     what they no longer need (fstrim)",
+                ),
+                (_, Kind::Volume) => f.write_str("the memory of the volume fails: see the kernel's log (dmesg)"),
+                (Trouble::Full, Kind::Share) => {
                     f.write_str("the ramdisk is full: remove files, or serve a larger one (--ram NAME=SIZE)")
                 }
-                Trouble::ReadOnly | Trouble::Failing => {
+                (Trouble::ReadOnly | Trouble::Failing, Kind::Share) => {
                     f.write_str("the ramdisk fails: see the kernel's log (dmesg)")
                 }
             };
         };
         match self.trouble {
+            Trouble::Full if self.kind == Kind::Volume => write!(
+                f,
+                "the disk of the volume's file {folder} is full, or its quota: free some space (df -h {folder}), or let clients discard what \
+                 they no longer need (fstrim)"
+            ),
             Trouble::Full => write!(
                 f,
                 "the disk of {folder} is full, or its quota: free some space (df -h {folder}; df -i for files)"
             ),
-            Trouble::ReadOnly => write!(
-                f,
-                "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw {}; or serve it with --read-only",
-                self.folder.and_then(mount_point).as_deref().unwrap_or(Path::new("MOUNTPOINT")).display()
-            ),
+            Trouble::ReadOnly => {
+                let point = self.folder.and_then(mount_point);
+                write!(
+                    f,
+                    "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw {}",
+                    point.as_deref().unwrap_or(Path::new("MOUNTPOINT")).display()
+                )?;
+                match self.kind {
+                    Kind::Share => f.write_str("; or serve it with --read-only"),
+                    Kind::Volume => Ok(()),
+                }
+            }
             Trouble::Failing => {
                 write!(
                     f,
