@@ -2,8 +2,8 @@
 //!
 //! Clients notice a full, read-only or failing disk by the status of their requests, and their users rarely report
 //! it. So the first failure is logged as a warning with the share, the path and what to do, and the end of the
-//! problem is logged, too; in between `weft status` shows it. It also shows a folder that was moved or removed while
-//! it is served. Answers to clients do not change, and without requests nothing is known, because the disk is not
+//! problem is logged, too; in between `weft status` shows it. It also shows a folder that was moved, removed or closed
+//! to the server's user while it is served. Answers to clients do not change, and without requests nothing is known, because the disk is not
 //! probed.
 //!
 //! A full disk accepts overwrites, and a failing one most requests. So a successful request ends a problem only if
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
@@ -150,7 +150,7 @@ pub struct Health {
 struct Problems {
     current: Option<Current>,
     told: Told,
-    /// Why the folder is not at its path, as last logged.
+    /// Why the folder is not at its path or cannot be read, as last logged.
     astray: Option<String>,
 }
 
@@ -216,7 +216,7 @@ impl Health {
 
     /// All problems, and what to do about them; `None` if there are none. Blocks.
     pub fn troubles(&self) -> Option<String> {
-        let astray = self.astray();
+        let astray = self.astray().or_else(|| self.closed());
         let before = std::mem::replace(&mut self.problems().astray, astray.clone());
         if let Some(why) = astray.as_ref().filter(|why| before.as_ref() != Some(*why)) {
             tracing::warn!("{} {}: {why}", self.kind, self.name);
@@ -261,6 +261,27 @@ impl Health {
                 now.display()
             ),
         })
+    }
+
+    /// Why neither clients nor the next start can use the served folder: this user may not read it. Root passes, or uses it as its
+    /// callers.
+    fn closed(&self) -> Option<String> {
+        let (folder, root) = (self.folder.as_ref()?, self.root.as_ref()?);
+        let asked = accessat(root, ".", Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        if asked != Err(Errno::ACCESS) || crate::is_root() {
+            return None;
+        }
+        let (path, user) = (folder.display(), crate::own_user());
+        let is_own =
+            rustix::fs::fstat(root).is_ok_and(|open| open.st_uid == rustix::process::geteuid().as_raw());
+        let give = match is_own {
+            true => format!("chmod u+rwx {path}"),
+            false => format!("chown {user}: {path}, or set an ACL (setfacl -m u:{user}:rwx {path})"),
+        };
+        Some(format!(
+            "{path} is closed to the server's user {user}, who may not read it: {give}. Then clients can use it again; a restart alone does \
+             not help, because the share would not be served"
+        ))
     }
 
     /// The problem seen by requests, if any.

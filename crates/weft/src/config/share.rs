@@ -199,16 +199,3 @@ impl FolderFault {
         }
     }
 }
-
-/// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
-/// answer, or else its number.
-pub(super) fn own_user() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
-    });
-    name.unwrap_or(uid)
-}
