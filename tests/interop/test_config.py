@@ -325,6 +325,34 @@ class Configured(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, "weft.toml:.*until that is corrected, name the server's state directory with --state-dir DIR")
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
+    def test_a_directory_that_nobody_named_is_told(self):
+        """Commands used another directory than the server, whose file was emptied."""
+        home, state = self.work / "home", self.work / "state-home"
+        (home / "weft").mkdir(parents=True)
+        state.mkdir()
+        os.chown(state, 65534, 65534)
+        self.work.chmod(0o755)
+        file = home / "weft/weft.toml"
+        as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        as_nobody += ["env", f"XDG_CONFIG_HOME={home}", f"XDG_STATE_HOME={state}", weft.WEFT]
+        for text in ["", "# nothing\n"]:
+            file.write_text(text)
+            for command in [("status",), ("reload",), ("user", "add", "alice"), ("user", "list"), ("volume", "list")]:
+                done = weft.run(*as_nobody, *command, check=False)
+                self.assertNotEqual(done.returncode, 0, command)
+                self.assertRegex(done.stderr, f"{file} is empty, .*--state-dir DIR")
+        self.assertEqual(list(state.iterdir()), [])
+        file.unlink()
+        self.assertIn(f"no users in {state}/weft", weft.run(*as_nobody, "user", "list").stderr)
+        made = f"made {state}/weft/users.toml"
+        self.assertIn(made, weft.run(*as_nobody, "user", "add", "alice").stdout)
+        self.assertNotIn("made", weft.run(*as_nobody, "user", "add", "bob").stdout)
+        listed = weft.run(*as_nobody, "user", "list")
+        self.assertEqual((listed.stdout.split(), listed.stderr), (["alice", "bob"], ""))
+        named = weft.run(*as_nobody, "user", "add", "alice", "--state-dir", state / "named")
+        self.assertEqual(named.stdout, "added user alice\n")
+
     def test_a_service_prints_no_password(self):
         """It went to the journal."""
         state = self.work / "state"
