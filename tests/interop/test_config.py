@@ -353,6 +353,24 @@ class Configured(unittest.TestCase):
         named = weft.run(*as_nobody, "user", "add", "alice", "--state-dir", state / "named")
         self.assertEqual(named.stdout, "added user alice\n")
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
+    def test_a_folder_of_the_server_that_its_user_may_not_write_is_told(self):
+        """The check found no errors, and the server did not start."""
+        (self.work / "audit").mkdir()
+        (self.work / "state").mkdir()
+        for folder in [self.work, self.work / "audit", self.work / "state"]:
+            folder.chmod(0o755)
+        self.path.write_text(f'state_dir = "{self.work}/state"\n[audit]\nfile = "{self.work}/audit/log"\n[shares.r]\nram = "1M"\n')
+        self.path.chmod(0o644)
+        as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", weft.WEFT]
+        said = weft.run(*as_nobody, "config", "check", self.path).stderr
+        for key, folder in [("state_dir", "state"), ("audit.file", "audit")]:
+            self.assertRegex(said, f"{key}: cannot use .*the server's user nobody may not write {self.work}/{folder}: "
+                                   f"chown nobody: {self.work}/{folder}")
+            os.chown(self.work / folder, 65534, 65534)
+        self.assertNotIn("may not write", weft.run(*as_nobody, "config", "check", self.path).stderr)
+        self.assertNotIn("may not write", weft.run(weft.WEFT, "config", "check", self.path).stderr)
+
     def test_a_service_prints_no_password(self):
         """It went to the journal."""
         state = self.work / "state"

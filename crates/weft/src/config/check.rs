@@ -338,6 +338,7 @@ impl ServeConfig {
         warnings.extend(self.closed_folders(looks));
         warnings.extend(announce::warnings(self));
         warnings.extend(own::missing_folders(self, looks));
+        warnings.extend(own::closed_folders(self, looks));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }

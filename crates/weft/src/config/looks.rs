@@ -91,6 +91,11 @@ fn lacks(folder: &Path, rights: Access) -> Option<Errno> {
     accessat(CWD, folder, rights | Access::EXEC_OK, AtFlags::EACCESS).err()
 }
 
+/// Whether this process lacks the permission to create files in a folder. Blocks for as long as its file system takes.
+pub(super) fn is_unwritable(folder: &Path) -> bool {
+    matches!(lacks(folder, Access::WRITE_OK), Some(Errno::ACCESS | Errno::PERM))
+}
+
 impl Looked {
     fn at(path: &Path) -> Looked {
         let real = path.canonicalize();
@@ -114,7 +119,7 @@ impl Looked {
             place: found.as_ref().map(Place::found),
             owner: found.as_ref().map(Metadata::uid),
             closed: closed.map(Errno::raw_os_error),
-            is_unwritable: matches!(lacks(at, Access::WRITE_OK), Some(Errno::ACCESS | Errno::PERM)),
+            is_unwritable: is_unwritable(at),
             // Landlock does not count among permissions.
             is_outside: is_dir && closed.is_none() && confine::is_outside(at, Use::Change),
             real: real.map(|real| real.into_os_string().into_vec()).map_err(|e| number(&e)),
