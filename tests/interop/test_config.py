@@ -371,6 +371,20 @@ class Configured(unittest.TestCase):
         self.assertNotIn("may not write", weft.run(*as_nobody, "config", "check", self.path).stderr)
         self.assertNotIn("may not write", weft.run(weft.WEFT, "config", "check", self.path).stderr)
 
+    def test_a_missing_state_directory_of_the_file_is_made_with_a_warning(self):
+        """Its disk was not mounted, and the server lacked its users, keys and locks."""
+        state = self.work / "disk/state"
+        self.path.write_text(f'state_dir = "{state}"\n[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.r]\nram = "1M"\n')
+        command = [weft.WEFT, "serve", "--config", self.path, "--json"]
+        server = weft.Process(command, self.work / "weft.log")
+        self.addCleanup(server.process.kill)
+        told = [line for line in server.faults() if "made the state directory" in line]
+        self.assertEqual(len(told), 1, server.log_text())
+        self.assertIn(f"made the state directory {state}: it was missing; if it is on a disk of its own, stop, mount it, start again", told[0])
+        server.restart()
+        self.assertEqual(server.log_text().count("made the state directory"), 1)
+        self.assertEqual(server.stop(), 0)
+
     def test_a_service_prints_no_password(self):
         """It went to the journal."""
         state = self.work / "state"
