@@ -424,6 +424,14 @@ class Configured(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, f"the folder {state} belongs to user 0, .*: chown -R 65534: {state}")
 
+    def test_a_draft_of_a_killed_command_goes_with_the_next_change(self):
+        state = self.work / "state"
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        for name in ["users.toml.new-1", "users.toml.new-4194304", "users.toml.old"]:
+            (state / name).write_text("sealed")
+        weft.run(weft.WEFT, "user", "passwd", "alice", "--state-dir", state)
+        self.assertEqual(sorted(path.name for path in state.glob("users.toml*")), ["users.toml", "users.toml.old"])
+
     def test_without_arguments_the_file_of_the_user_is_read(self):
         place = self.work / "home" / "weft"
         place.mkdir(parents=True)
