@@ -432,6 +432,19 @@ class Configured(unittest.TestCase):
         weft.run(weft.WEFT, "user", "passwd", "alice", "--state-dir", state)
         self.assertEqual(sorted(path.name for path in state.glob("users.toml*")), ["users.toml", "users.toml.old"])
 
+    @unittest.skipUnless(os.getuid() == 0, "needs another user")
+    def test_whoever_may_not_look_for_servers_is_told_as_whom_to_ask(self):
+        state = self.work / "state"
+        self.work.chmod(0o755)
+        for owner, says in [(0, "run the command as root"), (65533, "run the command as root or as the user 65533")]:
+            (state / "run").mkdir(parents=True, exist_ok=True)
+            state.chmod(0o700)
+            os.chown(state, owner, owner)
+            as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", weft.WEFT]
+            done = weft.run(*as_nobody, "status", "--state-dir", state, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, rf"cannot look for servers in {state}/run: Permission denied \(os error 13\); {says}\n")
+
     def test_without_arguments_the_file_of_the_user_is_read(self):
         place = self.work / "home" / "weft"
         place.mkdir(parents=True)
