@@ -12,8 +12,11 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import stat
 import struct
+import subprocess
+import sys
 import threading
 
 LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, STATFS, RELEASE, FLUSH = 1, 2, 3, 4, 14, 15, 16, 17, 18, 25
@@ -183,3 +186,21 @@ class Mount:
         if operation in (RELEASE, RELEASEDIR, FLUSH, ACCESS, DESTROY):
             return self.reply(unique)
         return self.reply(unique, error=errno.ENOSYS)
+
+
+@contextlib.contextmanager
+def dead(point):
+    """A mount whose server was killed: whoever looks there gets ENOTCONN."""
+    serve = f"import fuse, time; mount = fuse.Mount({os.fspath(point)!r}, {{}}); print(flush=True); time.sleep(600)"
+    here = os.path.dirname(os.path.abspath(__file__))
+    server = subprocess.Popen([sys.executable, "-c", serve], cwd=here, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout.readline() == b"\n", "it is not mounted"
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        yield
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+        libc.umount2(os.fspath(point).encode(), MNT_DETACH)

@@ -325,6 +325,66 @@ class Configured(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, "weft.toml:.*until that is corrected, name the server's state directory with --state-dir DIR")
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
+    def test_a_directory_that_nobody_named_is_told(self):
+        """Commands used another directory than the server, whose file was emptied."""
+        home, state = self.work / "home", self.work / "state-home"
+        (home / "weft").mkdir(parents=True)
+        state.mkdir()
+        os.chown(state, 65534, 65534)
+        self.work.chmod(0o755)
+        file = home / "weft/weft.toml"
+        as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        as_nobody += ["env", f"XDG_CONFIG_HOME={home}", f"XDG_STATE_HOME={state}", weft.WEFT]
+        for text in ["", "# nothing\n"]:
+            file.write_text(text)
+            for command in [("status",), ("reload",), ("user", "add", "alice"), ("user", "list"), ("volume", "list")]:
+                done = weft.run(*as_nobody, *command, check=False)
+                self.assertNotEqual(done.returncode, 0, command)
+                self.assertRegex(done.stderr, f"{file} is empty, .*--state-dir DIR")
+        self.assertEqual(list(state.iterdir()), [])
+        file.unlink()
+        self.assertIn(f"no users in {state}/weft", weft.run(*as_nobody, "user", "list").stderr)
+        made = f"made {state}/weft/users.toml"
+        self.assertIn(made, weft.run(*as_nobody, "user", "add", "alice").stdout)
+        self.assertNotIn("made", weft.run(*as_nobody, "user", "add", "bob").stdout)
+        listed = weft.run(*as_nobody, "user", "list")
+        self.assertEqual((listed.stdout.split(), listed.stderr), (["alice", "bob"], ""))
+        named = weft.run(*as_nobody, "user", "add", "alice", "--state-dir", state / "named")
+        self.assertEqual(named.stdout, "added user alice\n")
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to run as another user")
+    def test_a_folder_of_the_server_that_its_user_may_not_write_is_told(self):
+        """The check found no errors, and the server did not start."""
+        (self.work / "audit").mkdir()
+        (self.work / "state").mkdir()
+        for folder in [self.work, self.work / "audit", self.work / "state"]:
+            folder.chmod(0o755)
+        self.path.write_text(f'state_dir = "{self.work}/state"\n[audit]\nfile = "{self.work}/audit/log"\n[shares.r]\nram = "1M"\n')
+        self.path.chmod(0o644)
+        as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", weft.WEFT]
+        said = weft.run(*as_nobody, "config", "check", self.path).stderr
+        for key, folder in [("state_dir", "state"), ("audit.file", "audit")]:
+            self.assertRegex(said, f"{key}: cannot use .*the server's user nobody may not write {self.work}/{folder}: "
+                                   f"chown nobody: {self.work}/{folder}")
+            os.chown(self.work / folder, 65534, 65534)
+        self.assertNotIn("may not write", weft.run(*as_nobody, "config", "check", self.path).stderr)
+        self.assertNotIn("may not write", weft.run(weft.WEFT, "config", "check", self.path).stderr)
+
+    def test_a_missing_state_directory_of_the_file_is_made_with_a_warning(self):
+        """Its disk was not mounted, and the server lacked its users, keys and locks."""
+        state = self.work / "disk/state"
+        self.path.write_text(f'state_dir = "{state}"\n[listeners]\nsmb_port = 0\nsmb_direct_port = 0\n[shares.r]\nram = "1M"\n')
+        command = [weft.WEFT, "serve", "--config", self.path, "--json"]
+        server = weft.Process(command, self.work / "weft.log")
+        self.addCleanup(server.process.kill)
+        told = [line for line in server.faults() if "made the state directory" in line]
+        self.assertEqual(len(told), 1, server.log_text())
+        self.assertIn(f"made the state directory {state}: it was missing; if it is on a disk of its own, stop, mount it, start again", told[0])
+        server.restart()
+        self.assertEqual(server.log_text().count("made the state directory"), 1)
+        self.assertEqual(server.stop(), 0)
+
     def test_a_service_prints_no_password(self):
         """It went to the journal."""
         state = self.work / "state"
@@ -363,6 +423,27 @@ class Configured(unittest.TestCase):
         done = weft.run("setpriv", "--reuid", "65534", "--clear-groups", weft.WEFT, "user", "list", "--state-dir", state, check=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, f"the folder {state} belongs to user 0, .*: chown -R 65534: {state}")
+
+    def test_a_draft_of_a_killed_command_goes_with_the_next_change(self):
+        state = self.work / "state"
+        weft.run(weft.WEFT, "user", "add", "alice", "--state-dir", state)
+        for name in ["users.toml.new-1", "users.toml.new-4194304", "users.toml.old"]:
+            (state / name).write_text("sealed")
+        weft.run(weft.WEFT, "user", "passwd", "alice", "--state-dir", state)
+        self.assertEqual(sorted(path.name for path in state.glob("users.toml*")), ["users.toml", "users.toml.old"])
+
+    @unittest.skipUnless(os.getuid() == 0, "needs another user")
+    def test_whoever_may_not_look_for_servers_is_told_as_whom_to_ask(self):
+        state = self.work / "state"
+        self.work.chmod(0o755)
+        for owner, says in [(0, "run the command as root"), (65533, "run the command as root or as the user 65533")]:
+            (state / "run").mkdir(parents=True, exist_ok=True)
+            state.chmod(0o700)
+            os.chown(state, owner, owner)
+            as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", weft.WEFT]
+            done = weft.run(*as_nobody, "status", "--state-dir", state, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, rf"cannot look for servers in {state}/run: Permission denied \(os error 13\); {says}\n")
 
     def test_without_arguments_the_file_of_the_user_is_read(self):
         place = self.work / "home" / "weft"

@@ -11,6 +11,7 @@ import tempfile
 import unittest
 import unittest.mock
 
+import fuse
 import weft
 
 LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
@@ -110,6 +111,20 @@ class Confined(unittest.TestCase):
             said = self.listed(server, "far")
             self.assertTrue("in-far" in said and "new" in said, said)
             self.check_confined(server)
+
+    @unittest.skipUnless(landlock_version() >= 2, "this kernel's Landlock cannot confine a file server")
+    @unittest.skipIf(fuse.why_not(), fuse.why_not())
+    def test_a_dead_mount_among_the_shares_is_told_and_does_not_end_the_confinement(self):
+        dead = self.work / "dead"
+        dead.mkdir()
+        told = (rf"cannot serve {dead}: Transport endpoint is not connected .*: `umount -l {dead}`, and mount it again\. "
+                r"Afterwards, .*`weft reload")
+        with fuse.dead(dead), self.serving(confine=f'[shares.dead]\npath = "{dead}"') as server:
+            self.assertRegex(server.log_text(), "the server is confined: Landlock")
+            [fault] = server.faults()
+            self.assertRegex(fault, told)
+            self.assertRegex(weft.run(weft.WEFT, "config", "check", self.file).stderr, told)
+            self.assertIn("in-stay", self.listed(server, "stay"))
 
     @unittest.skipUnless(landlock_version() >= 2, "this kernel's Landlock cannot confine a file server")
     def test_the_file_says_where_shares_may_be_added(self):

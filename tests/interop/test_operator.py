@@ -12,6 +12,8 @@ import tempfile
 import unittest
 
 import weft
+from disk import WRITE
+from disk import Disk as Client
 from test_space import small_disk
 
 
@@ -37,6 +39,28 @@ class Disk(unittest.TestCase):
                 shown = weft.run(weft.WEFT, "status", "--state-dir", state).stdout
                 self.assertRegex(shown, rf"share     ! data: the disk of {disk} is full")
                 self.assertRegex(shown, r"\d+ requests failed in \d+ s")
+            finally:
+                server.stop()
+
+    def test_a_full_disk_below_a_volume_is_told_and_shown_until_it_takes_writes_again(self):
+        with small_disk() as disk, tempfile.TemporaryDirectory(prefix="weft-state-") as state:
+            state_dir = ["--state-dir", state]
+            weft.run(weft.WEFT, "volume", "create", "vol", "--file", disk / "vol.img", "--size", "64M", *state_dir)
+            command = [weft.WEFT, "serve", "--json", "--nbd-port", "0", "--volume", "vol", *state_dir]
+            server = weft.Process(command, pathlib.Path(state) / "log")
+            try:
+                client = Client(server.ready["nbd_port"], "vol")
+                refused = 0
+                for offset in range(0, 32 << 20, 1 << 20):
+                    client.send(WRITE, offset, 1 << 20, bytes([7]) * (1 << 20))
+                    refused += client.answer()[1] != 0
+                self.assertGreater(refused, 0)
+                told = [line for line in server.faults() if "volume vol: " in line]
+                self.assertEqual(len(told), 1, server.log_text())
+                self.assertIn(f"the disk of the volume's file {disk}/vol.img is full", told[0])
+                [volume] = status(server, state)["servers"][0]["volumes"]
+                self.assertRegex(volume["warning"], rf"{disk}/vol.img is full.*{refused} requests failed")
+                client.close()
             finally:
                 server.stop()
 

@@ -220,6 +220,7 @@ class Reload(unittest.TestCase):
             away.rename(self.work / "moved")
             report = self.report()
             self.assertEqual((report["removed"], report["absent"]), ([], []))
+            self.assertIn("share away keeps the folder that it has: ", " ".join(report["warnings"]))
             self.assertIn("in-away", self.smbclient(server, "alice", "away"))
             self.assertIn("moved", self.weft("status").stdout)
         # With nothing left there is no server.

@@ -1,9 +1,9 @@
-//! Detects problems of a share's disk from failing requests, and reports them to the server's administrator.
+//! Detects problems of the disk of a share or volume from failing requests, and reports them to the server's administrator.
 //!
 //! Clients notice a full, read-only or failing disk by the status of their requests, and their users rarely report
 //! it. So the first failure is logged as a warning with the share, the path and what to do, and the end of the
-//! problem is logged, too; in between `weft status` shows it. It also shows a folder that was moved or removed while
-//! it is served. Answers to clients do not change, and without requests nothing is known, because the disk is not
+//! problem is logged, too; in between `weft status` shows it. It also shows a folder that was moved, removed or closed
+//! to the server's user while it is served. Answers to clients do not change, and without requests nothing is known, because the disk is not
 //! probed.
 //!
 //! A full disk accepts overwrites, and a failing one most requests. So a successful request ends a problem only if
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::io::Errno;
 use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
@@ -111,11 +111,28 @@ impl Told {
     }
 }
 
-/// The health of one share.
+/// What is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Share,
+    Volume,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Share => "share",
+            Kind::Volume => "volume",
+        })
+    }
+}
+
+/// The health of one share or volume.
 #[derive(Debug)]
 pub struct Health {
-    share: String,
-    /// The folder on the host; `None` in memory.
+    kind: Kind,
+    name: String,
+    /// The folder on the host, or the volume's file or device; `None` in memory.
     folder: Option<PathBuf>,
     /// The open root of the folder.
     root: Option<Arc<OwnedFd>>,
@@ -133,7 +150,7 @@ pub struct Health {
 struct Problems {
     current: Option<Current>,
     told: Told,
-    /// Why the folder is not at its path, as last logged.
+    /// Why the folder is not at its path or cannot be read, as last logged.
     astray: Option<String>,
 }
 
@@ -146,7 +163,8 @@ impl Health {
     /// The health of a share with this name, in this folder or in memory.
     pub fn new(share: &str, folder: Option<&Path>) -> Health {
         Health {
-            share: share.to_owned(),
+            kind: Kind::Share,
+            name: share.to_owned(),
             folder: folder.map(Path::to_owned),
             root: None,
             system: None,
@@ -154,6 +172,11 @@ impl Health {
             ill: AtomicBool::new(false),
             problems: Mutex::default(),
         }
+    }
+
+    /// The health of a volume with this name, in this file, on this device or in memory.
+    pub(crate) fn of_volume(name: &str, path: Option<&Path>) -> Health {
+        Health { kind: Kind::Volume, ..Health::new(name, path) }
     }
 
     /// The same, for a folder served through this descriptor.
@@ -193,10 +216,10 @@ impl Health {
 
     /// All problems, and what to do about them; `None` if there are none. Blocks.
     pub fn troubles(&self) -> Option<String> {
-        let astray = self.astray();
+        let astray = self.astray().or_else(|| self.closed());
         let before = std::mem::replace(&mut self.problems().astray, astray.clone());
         if let Some(why) = astray.as_ref().filter(|why| before.as_ref() != Some(*why)) {
-            tracing::warn!("share {}: {why}", self.share);
+            tracing::warn!("{} {}: {why}", self.kind, self.name);
         }
         let troubles: Vec<String> = [astray, self.trouble()].into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
@@ -240,6 +263,27 @@ impl Health {
         })
     }
 
+    /// Why neither clients nor the next start can use the served folder: this user may not read it. Root passes, or uses it as its
+    /// callers.
+    fn closed(&self) -> Option<String> {
+        let (folder, root) = (self.folder.as_ref()?, self.root.as_ref()?);
+        let asked = accessat(root, ".", Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        if asked != Err(Errno::ACCESS) || crate::is_root() {
+            return None;
+        }
+        let (path, user) = (folder.display(), crate::own_user());
+        let is_own =
+            rustix::fs::fstat(root).is_ok_and(|open| open.st_uid == rustix::process::geteuid().as_raw());
+        let give = match is_own {
+            true => format!("chmod u+rwx {path}"),
+            false => format!("chown {user}: {path}, or set an ACL (setfacl -m u:{user}:rwx {path})"),
+        };
+        Some(format!(
+            "{path} is closed to the server's user {user}, who may not read it: {give}. Then clients can use it again; a restart alone does \
+             not help, because the share would not be served"
+        ))
+    }
+
     /// The problem seen by requests, if any.
     pub fn trouble(&self) -> Option<String> {
         let current = self.problems().current.clone()?;
@@ -269,7 +313,7 @@ impl Health {
                     && self.failed(trouble, takes, rt::now())
                 {
                     let at = at().map_or(String::new(), |path| place(&path));
-                    tracing::warn!("share {}: {}{at}", self.share, self.said(trouble));
+                    tracing::warn!("{} {}: {}{at}", self.kind, self.name, self.said(trouble));
                 }
             }
         }
@@ -311,8 +355,9 @@ impl Health {
         self.ill.store(false, Ordering::Release);
         if warned {
             tracing::info!(
-                "share {}: its disk works again; {failed} requests had failed in {since} s",
-                self.share
+                "{} {}: its disk works again; {failed} requests had failed in {since} s",
+                self.kind,
+                self.name
             );
         }
     }
@@ -328,7 +373,7 @@ impl Health {
     }
 
     fn said(&self, trouble: Trouble) -> Said<'_> {
-        Said { trouble, folder: self.folder.as_deref() }
+        Said { kind: self.kind, trouble, folder: self.folder.as_deref() }
     }
 
     fn problems(&self) -> MutexGuard<'_, Problems> {
@@ -348,6 +393,7 @@ impl Drop for Looking {
 
 /// A sentence with the problem and what to do.
 struct Said<'a> {
+    kind: Kind,
     trouble: Trouble,
     folder: Option<&'a Path>,
 }
@@ -355,25 +401,42 @@ struct Said<'a> {
 impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(folder) = self.folder.map(Path::display) else {
-            return match self.trouble {
-                Trouble::Full => {
+            return match (self.trouble, self.kind) {
+                (Trouble::Full, Kind::Volume) => f.write_str(
+                    "this host has no memory left for the volume, which is in memory: end other programs, or let clients discard \
+                     what they no longer need (fstrim)",
+                ),
+                (_, Kind::Volume) => f.write_str("the memory of the volume fails: see the kernel's log (dmesg)"),
+                (Trouble::Full, Kind::Share) => {
                     f.write_str("the ramdisk is full: remove files, or serve a larger one (--ram NAME=SIZE)")
                 }
-                Trouble::ReadOnly | Trouble::Failing => {
+                (Trouble::ReadOnly | Trouble::Failing, Kind::Share) => {
                     f.write_str("the ramdisk fails: see the kernel's log (dmesg)")
                 }
             };
         };
         match self.trouble {
+            Trouble::Full if self.kind == Kind::Volume => write!(
+                f,
+                "the disk of the volume's file {folder} is full, or its quota: free some space (df -h {folder}), or let clients discard what \
+                 they no longer need (fstrim)"
+            ),
             Trouble::Full => write!(
                 f,
                 "the disk of {folder} is full, or its quota: free some space (df -h {folder}; df -i for files)"
             ),
-            Trouble::ReadOnly => write!(
-                f,
-                "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw {}; or serve it with --read-only",
-                self.folder.and_then(mount_point).as_deref().unwrap_or(Path::new("MOUNTPOINT")).display()
-            ),
+            Trouble::ReadOnly => {
+                let point = self.folder.and_then(mount_point);
+                write!(
+                    f,
+                    "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw {}",
+                    point.as_deref().unwrap_or(Path::new("MOUNTPOINT")).display()
+                )?;
+                match self.kind {
+                    Kind::Share => f.write_str("; or serve it with --read-only"),
+                    Kind::Volume => Ok(()),
+                }
+            }
             Trouble::Failing => {
                 write!(
                     f,

@@ -25,3 +25,20 @@ pub use vfs::*;
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
+
+/// The user of this process, as [`user_name`].
+pub fn own_user() -> String {
+    user_name(rustix::process::geteuid().as_raw())
+}
+
+/// The name of a user of this host (passwd(5)), because a directory service may not answer, or else the number.
+pub fn user_name(uid: u32) -> String {
+    let uid = uid.to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or(uid)
+}

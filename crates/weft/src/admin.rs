@@ -192,7 +192,11 @@ pub(crate) fn servers(state: &Path) -> Result<Vec<Server>, Failure> {
     let folder = folder(state);
     let entries = match std::fs::read_dir(&folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(|e| format!("cannot look for servers in {}: {e}", folder.display()))?,
+        other => other.map_err(|e| {
+            let whose =
+                if e.kind() == io::ErrorKind::PermissionDenied { run_as(&folder) } else { String::new() };
+            format!("cannot look for servers in {}: {e}{whose}", folder.display())
+        })?,
     };
     let mut servers = Vec::new();
     for entry in entries {
@@ -205,6 +209,15 @@ pub(crate) fn servers(state: &Path) -> Result<Vec<Server>, Failure> {
     }
     servers.sort_by_key(|server| server.pid);
     Ok(servers)
+}
+
+/// As whom a command can reach the servers, if this user may not look into their folder.
+fn run_as(folder: &Path) -> String {
+    let reachable = folder.ancestors().find_map(|above| above.metadata().ok());
+    match reachable.map(|found| found.uid()) {
+        None | Some(0) => "; run the command as root".to_owned(),
+        Some(owner) => format!("; run the command as root or as the user {}", weft_store::user_name(owner)),
+    }
 }
 
 fn pid_of(path: &Path) -> Option<u32> {

@@ -83,6 +83,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     activation::take_over(&plan)?;
     // Not before: until then a file may be a pipe that nobody writes to, and these signals end the process.
     signals.catch()?;
+    durable::make_named_dir(&plan);
     // This process has no other thread yet.
     confine::confine(&plan);
     crate::signals::reap_orphans()?;

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope,
 };
 
 use crate::File;
@@ -101,9 +101,17 @@ pub enum Unconfined {
     /// The kernel refused it.
     #[error("the kernel refused it: {0}")]
     Refused(#[from] io::Error),
-    /// A rule cannot be made.
+    /// The rules of no path can be made.
     #[error(transparent)]
     Rules(#[from] RulesetError),
+    /// The rule of this path cannot be made.
+    #[error("no rule can be made for {}: {source}", path.display())]
+    Rule {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        source: RulesetError,
+    },
 }
 
 /// A folder or file with a rule: its file system and node, which are not used again while the rule refers to them.
@@ -140,13 +148,19 @@ pub(super) fn restrict(reach: &Reach) -> Result<(i32, Vec<(Place, Use)>), Unconf
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(RESTRICTED))?;
     let mut ruleset = ruleset.scope(Scope::Signal)?.create()?;
     for (path, used) in &reach.paths {
-        // One that is missing or cannot be reached has no use now.
-        if let Ok(opened) = PathFd::new(path) {
-            ruleset = add(ruleset, opened, *used, &mut rules)?;
+        // One that is missing or cannot be reached has no use now. O_PATH opens also the root of a mount whose server is gone.
+        if let Ok(opened) = PathFd::new(path)
+            && let Ok(place) = place(&opened)
+        {
+            let rule = PathBeneath::new(opened, used.rights());
+            let added = ruleset.add_rule(rule);
+            ruleset = added.map_err(|source| Unconfined::Rule { path: path.clone(), source })?;
+            rules.push((place, *used));
         }
     }
     if let Some(folder) = reach.large_pages.then(File::folder_of_large_pages).and_then(Result::ok) {
-        ruleset = add(ruleset, folder, Use::Change, &mut rules)?;
+        rules.push((place(&folder)?, Use::Change));
+        ruleset = ruleset.add_rule(PathBeneath::new(folder, Use::Change.rights()))?;
     }
     let status = ruleset.restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
@@ -155,15 +169,9 @@ pub(super) fn restrict(reach: &Reach) -> Result<(i32, Vec<(Place, Use)>), Unconf
     Ok((version, rules))
 }
 
-fn add(
-    ruleset: RulesetCreated,
-    opened: impl AsFd,
-    used: Use,
-    rules: &mut Vec<(Place, Use)>,
-) -> Result<RulesetCreated, Unconfined> {
-    let found = rustix::fs::fstat(opened.as_fd()).map_err(io::Error::from)?;
-    rules.push(((found.st_dev, found.st_ino), used));
-    Ok(ruleset.add_rule(PathBeneath::new(opened, used.rights()))?)
+fn place(opened: impl AsFd) -> io::Result<Place> {
+    let found = rustix::fs::fstat(opened)?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 /// The version of the kernel's Landlock.

@@ -204,3 +204,37 @@ fn a_folder_that_goes_while_it_is_served_is_told() {
     std::fs::remove_dir(&folder).unwrap();
     assert!(health.troubles().is_some_and(|why| why.contains("was removed, and accepts no changes. When")));
 }
+
+/// `weft status` called the share healthy, and no client could list it.
+#[test]
+fn a_folder_that_the_servers_user_may_not_read_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |mode| std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    let root = Arc::new(OwnedFd::from(std::fs::File::open(folder.path()).unwrap()));
+    let health = Health::new("data", Some(folder.path())).of_root(root);
+    let troubles = || {
+        let as_another = || {
+            if crate::is_root() {
+                let nobody = Some(rustix::process::Uid::from_raw(65_534));
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            health.troubles()
+        };
+        std::thread::scope(|scope| scope.spawn(as_another).join()).unwrap()
+    };
+    assert_eq!(troubles(), None);
+    for closed in [0o000, 0o444, 0o111] {
+        mode(closed);
+        let why = troubles().unwrap();
+        let says =
+            ["may not read it: ch", "a restart alone does not help", &folder.path().display().to_string()];
+        assert!(says.iter().all(|part| why.contains(part)), "{why}");
+    }
+    if crate::is_root() {
+        assert_eq!(health.troubles(), None);
+    }
+    mode(0o755);
+    assert_eq!(troubles(), None);
+}

@@ -101,7 +101,8 @@ impl Growth {
 
     /// All problems of the open volume, and what to do about them; `None` if there are none. Blocks.
     pub fn trouble(&self) -> Option<String> {
-        let troubles: Vec<String> = [self.astray(), self.lost()].into_iter().flatten().collect();
+        let troubles = [self.astray(), self.lost(), self.0.block.trouble()];
+        let troubles: Vec<String> = troubles.into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
     }
 

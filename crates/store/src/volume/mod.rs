@@ -38,6 +38,7 @@ pub use self::growth::{Before, Growth, Store, free_bytes};
 use self::identity::FileIdentity;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
+use crate::health::Health;
 
 /// The longest name: `NAME.volume`, and replication's file names, must fit into a file name.
 pub const MAX_NAME: usize = 200;
@@ -378,7 +379,8 @@ impl Volumes {
         self.has_no_other_in_a_group(name, &superblock, Look::AtLikely)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
-        let block = Arc::new(block);
+        let on_disk = (superblock.medium != Medium::Ram).then_some(&*superblock.path);
+        let block = Arc::new(block.heard_by(Health::of_volume(name, on_disk)));
         let growth = Growth::new(metadata, block.clone(), superblock);
         if growth.replaced().is_none() {
             // For volumes created by an older program, or on a file system without file identities.

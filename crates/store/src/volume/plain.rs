@@ -22,6 +22,7 @@ use weft_machine::{DataRanges, File, FileRange, Payload, Pool};
 use super::abandoned::Abandoned;
 use crate::Error;
 use crate::block::{Block, BlockOp, Extent, Geometry, Medium, Outcome};
+use crate::health::{Health, Takes};
 
 /// The block size that every disk and file system reads and writes atomically, and the alignment of direct transfers,
 /// also in memory.
@@ -43,6 +44,8 @@ pub struct Plain {
     lost: Arc<AtomicBool>,
     /// Changes that continue although their futures were dropped.
     abandoned: Abandoned,
+    /// Learns the results of changes, if anybody asks for them.
+    health: Option<Health>,
 }
 
 /// Direct access, bypassing the page cache.
@@ -82,7 +85,37 @@ impl Plain {
             size: AtomicU64::new(size),
             lost: Arc::default(),
             abandoned: Abandoned::default(),
+            health: None,
         }
+    }
+
+    /// The same, whose changes tell `health` about their disk.
+    #[must_use]
+    pub(super) fn heard_by(self, health: Health) -> Plain {
+        Plain { health: Some(health), ..self }
+    }
+
+    /// The problem of the disk that changes have met, if any.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.health.as_ref()?.trouble()
+    }
+
+    /// The bytes allocated for it. Read only while there is a problem: then it matters whether a change takes space.
+    fn allocated(&self) -> Option<u64> {
+        self.health.as_ref().filter(|health| health.is_ill())?;
+        self.file.links_and_allocated().ok().map(|(_, allocated)| allocated)
+    }
+
+    /// Records the result of a change, before which these bytes were allocated. A device does not tell what is allocated.
+    fn heard(&self, before: Option<u64>, done: &Result<(), Error>) {
+        let Some(health) = &self.health else { return };
+        let has_grown = || before.zip(self.allocated()).is_some_and(|(before, now)| now > before);
+        let takes = if done.is_err() || self.medium == Medium::Device || has_grown() {
+            Takes::Space
+        } else {
+            Takes::Nothing
+        };
+        health.heard(done, takes, || None);
     }
 
     /// Sets a larger size; its file already has it.
@@ -244,21 +277,28 @@ impl Block for Plain {
         Box::pin(async move {
             op.validate(self.size())?;
             self.abandoned.finished().await;
+            let before = self.allocated();
             let must_last = match op {
                 BlockOp::Read { offset, len } => return self.read(offset, len).await.map(Outcome::Data),
                 BlockOp::Status { offset, len, max_extents } => {
                     return self.status(offset, len, max_extents).await.map(Outcome::Extents);
                 }
                 BlockOp::Write { offset, data, durable } => {
-                    self.write(offset, data).await?;
+                    let done = self.write(offset, data).await;
+                    self.heard(before, &done);
+                    done?;
                     durable
                 }
                 BlockOp::Trim { offset, len, durable } => {
-                    self.trim(offset, len).await?;
+                    let done = self.trim(offset, len).await;
+                    self.heard(before, &done);
+                    done?;
                     durable
                 }
                 BlockOp::WriteZeroes { offset, len, durable, keep_space, fast } => {
-                    self.zero(offset, len, keep_space, fast).await?;
+                    let done = self.zero(offset, len, keep_space, fast).await;
+                    self.heard(before, &done);
+                    done?;
                     durable
                 }
                 BlockOp::Flush => true,

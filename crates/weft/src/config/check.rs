@@ -29,7 +29,7 @@ use super::key::{self, Key, OfShare, Origin, quoted};
 use super::looks::Looks;
 use super::own::{self, OwnFile, own_files, volume_files};
 use super::secret::{self, Secret};
-use super::share::{FolderFault, MAX_NAME_CHARS, own_user};
+use super::share::{FolderFault, MAX_NAME_CHARS};
 use super::types::{DurationText, Size, Type};
 use super::{
     CertificateConfig, ConfigError, MAX_CORES, MAX_SLOW, MAX_SPIN, MIN_BUFFERS_BYTES, MIN_SLOW, Problem,
@@ -338,6 +338,7 @@ impl ServeConfig {
         warnings.extend(self.closed_folders(looks));
         warnings.extend(announce::warnings(self));
         warnings.extend(own::missing_folders(self, looks));
+        warnings.extend(own::closed_folders(self, looks));
         if self.shares.is_empty() && self.volumes.is_empty() {
             warnings.push(self.wrong(key::SHARES, Problem::NothingServed));
         }
@@ -719,7 +720,7 @@ impl ServeConfig {
         let closed = |share: &ShareConfig| {
             let path = share.source.folder()?;
             let folder = looks.folder(path).ok().filter(|_| looks.is_unwritable(path))?;
-            let (share_name, user) = (share.name.clone(), own_user());
+            let (share_name, user) = (share.name.clone(), weft_store::own_user());
             Some(self.wrong(share.key(), Problem::Closed { share: share_name, folder, user }))
         };
         self.shares.iter().filter(|share| exposed::may_write(share)).filter_map(closed).collect()

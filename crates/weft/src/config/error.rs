@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +124,9 @@ pub(crate) enum NoPlace {
     /// Its folder is missing.
     #[error("there is no folder {}: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
     Folder(PathBuf),
+    /// This user may not write in its folder.
+    #[error("the server's user {user} may not write {}: {}", path_name(.folder), given_to(.user, .folder))]
+    Closed { folder: PathBuf, user: String },
     /// Something is there that is no file.
     #[error("it is not a regular file: move it away, or choose another path")]
     NoFile,
@@ -133,6 +136,14 @@ pub(crate) enum NoPlace {
     /// The name is too long for a socket.
     #[error("the name of a socket in a deep folder has at most {0} bytes")]
     Long(usize),
+}
+
+/// What to do about a folder that the server's user may not write.
+fn given_to(user: &str, folder: &Path) -> String {
+    match is_system_folder(folder) {
+        true => "choose another folder".to_owned(),
+        false => ShellCommand::new("chown").operand(format!("{user}:")).operand(folder).to_string(),
+    }
 }
 
 /// What clients could do with a file in a served folder.

@@ -29,6 +29,10 @@ pub(crate) struct Looks(HashMap<PathBuf, Result<Looked, Unanswered>>);
 struct Looked {
     /// The path without links, or an error number.
     real: Result<Vec<u8>, i32>,
+    /// The error of its metadata, although its path leads somewhere.
+    unseen: Option<i32>,
+    /// The mount that the path leads through, if the file system behind it is gone.
+    dead_mount: Option<Vec<u8>>,
     is_dir: bool,
     is_mount: bool,
     place: Option<Place>,
@@ -67,31 +71,58 @@ pub(crate) fn is_mount(folder: &Path) -> bool {
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
+/// Whether an error is that of a mount whose file system or server is gone.
+fn is_of_dead_mount(e: &io::Error) -> bool {
+    let gone = [Errno::NOTCONN, Errno::STALE, Errno::IO];
+    e.raw_os_error().is_some_and(|e| gone.contains(&Errno::from_raw_os_error(e)))
+}
+
+/// The mount point of a folder whose file system is gone. The kernel says so without asking that file system.
+fn dead_mount(folder: &Path) -> Option<PathBuf> {
+    let is_mount = |path: &&Path| {
+        let found = statx(CWD, *path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty());
+        found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    };
+    folder.ancestors().find(is_mount).filter(|point| *point != Path::new("/")).map(Path::to_owned)
+}
+
 /// Whether the caller lacks a right to a folder.
 fn lacks(folder: &Path, rights: Access) -> Option<Errno> {
     accessat(CWD, folder, rights | Access::EXEC_OK, AtFlags::EACCESS).err()
 }
 
+/// Whether this process lacks the permission to create files in a folder. Blocks for as long as its file system takes.
+pub(super) fn is_unwritable(folder: &Path) -> bool {
+    matches!(lacks(folder, Access::WRITE_OK), Some(Errno::ACCESS | Errno::PERM))
+}
+
 impl Looked {
     fn at(path: &Path) -> Looked {
-        let real = path.canonicalize().map_err(|e| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
+        let real = path.canonicalize();
         let at = real.as_deref().unwrap_or(path);
-        let (found, closed) = (at.metadata().ok(), lacks(at, Access::READ_OK));
+        let (found, closed) = (at.metadata(), lacks(at, Access::READ_OK));
+        let error = found.as_ref().err().or(real.as_ref().err());
+        let dead_mount = error.filter(|e| is_of_dead_mount(e)).and_then(|_| dead_mount(at));
+        let number = |e: &io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+        let unseen = found.as_ref().err().map(number);
+        let found = found.ok();
         let is_dir = found.as_ref().is_some_and(Metadata::is_dir);
         if found.as_ref().is_some_and(Metadata::is_file) {
             // Some file systems tell of a file that they cannot read. An error is that of its reader.
             let _ = std::fs::File::open(at).and_then(|mut file| file.read(&mut [0]));
         }
         Looked {
+            unseen,
+            dead_mount: dead_mount.map(|point| point.into_os_string().into_vec()),
             is_dir,
             is_mount: is_dir && is_mount(at),
             place: found.as_ref().map(Place::found),
             owner: found.as_ref().map(Metadata::uid),
             closed: closed.map(Errno::raw_os_error),
-            is_unwritable: matches!(lacks(at, Access::WRITE_OK), Some(Errno::ACCESS | Errno::PERM)),
+            is_unwritable: is_unwritable(at),
             // Landlock does not count among permissions.
             is_outside: is_dir && closed.is_none() && confine::is_outside(at, Use::Change),
-            real: real.map(|real| real.into_os_string().into_vec()),
+            real: real.map(|real| real.into_os_string().into_vec()).map_err(|e| number(&e)),
         }
     }
 }
@@ -119,7 +150,6 @@ impl Looks {
 
     /// The folder that a path leads to, without links. It can be listed and searched, and this process can serve it.
     pub(crate) fn folder(&self, path: &Path) -> Result<PathBuf, FolderFault> {
-        let unreachable = |e: i32| FolderFault::Unreachable(io::Error::from_raw_os_error(e));
         let looked = match self.0.get(path) {
             Some(Ok(looked)) => looked,
             Some(Err(Unanswered::Unasked(e))) => {
@@ -127,12 +157,20 @@ impl Looks {
             }
             Some(Err(Unanswered::Late(_))) | None => return Err(FolderFault::Silent),
         };
+        let unreachable = |e: i32| match &looked.dead_mount {
+            Some(point) => {
+                let point = PathBuf::from(OsString::from_vec(point.clone()));
+                FolderFault::Dead { source: io::Error::from_raw_os_error(e), point }
+            }
+            None => FolderFault::Unreachable(io::Error::from_raw_os_error(e)),
+        };
         let real = match &looked.real {
             Ok(real) => PathBuf::from(OsString::from_vec(real.clone())),
             Err(e) if Errno::from_raw_os_error(*e) == Errno::NOENT => return Err(FolderFault::Missing),
             Err(e) => return Err(unreachable(*e)),
         };
         match looked {
+            Looked { unseen: Some(e), .. } => Err(unreachable(*e)),
             Looked { is_dir: false, .. } => {
                 Err(FolderFault::NoFolder { above: real.parent().unwrap_or(Path::new("/")).to_owned() })
             }

@@ -9,7 +9,7 @@ use weft_store::volume::Volumes;
 
 use super::error::{Harm, NoPlace, Problem};
 use super::key::{self, Key};
-use super::looks::Looks;
+use super::looks::{self, Looks};
 use super::{AdminAddress, ConfigError, ServeConfig, VolumeConfig};
 use crate::listen::unix;
 
@@ -83,6 +83,26 @@ pub(super) fn missing_folders(config: &ServeConfig, looks: &Looks) -> Vec<Config
         is_missing.then(|| NoPlace::Folder(folder.to_owned()).of(config, key, path))
     };
     places(config).filter_map(missing).collect()
+}
+
+/// The folders in which this user may not make them, and the state directory if it is one. The service manager may run the
+/// server as another user.
+pub(super) fn closed_folders(config: &ServeConfig, looks: &Looks) -> Vec<ConfigError> {
+    let closed = |key: Key, path: &Path, folder: &Path| {
+        let why = NoPlace::Closed { folder: folder.to_owned(), user: weft_store::own_user() };
+        why.of(config, key, path)
+    };
+    let state = config.state_dir().filter(|state| looks.is_dir(state) && looks.is_unwritable(state));
+    let state = state.map(|state| closed(key::STATE_DIR, &state, &state));
+    let unmade = |(key, path, _): (Key, &Path, Fits)| {
+        // What is there is opened as it is.
+        if !looks.has_answered(path) || kind(path).is_some() {
+            return None;
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+        looks::is_unwritable(folder).then(|| closed(key, path, folder))
+    };
+    state.into_iter().chain(places(config).filter_map(unmade)).collect()
 }
 
 /// Whether what is at a path lets the server make or open its own there.

@@ -144,6 +144,8 @@ pub(crate) enum FolderFault {
     Missing,
     /// It cannot be reached or opened.
     Unreachable(io::Error),
+    /// It is on a mount whose file system or server is gone.
+    Dead { source: io::Error, point: PathBuf },
     /// It is not a folder; this is its parent folder.
     NoFolder { above: PathBuf },
     /// It has no name that could be a share's.
@@ -164,6 +166,14 @@ impl FolderFault {
                 write!(f, "cannot serve {shown}: no such folder; create it: {make}")
             }
             FolderFault::Unreachable(e) => write!(f, "cannot serve {shown}: {e}"),
+            FolderFault::Dead { source, point } => {
+                let unmount = ShellCommand::new("umount -l").operand(point);
+                write!(
+                    f,
+                    "cannot serve {shown}: {source}: the disk, server or program behind its mount is gone or fails: `{unmount}`, and mount it \
+                     again"
+                )
+            }
             FolderFault::NoFolder { above } => {
                 write!(
                     f,
@@ -188,17 +198,4 @@ impl FolderFault {
             ),
         }
     }
-}
-
-/// The user of this process: its name if it is a user of this host (passwd(5)), because a directory service may not
-/// answer, or else its number.
-pub(super) fn own_user() -> String {
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
-    });
-    name.unwrap_or(uid)
 }

@@ -3,12 +3,39 @@
 //! A returning client needs the same port: if the port is chosen at each start, nothing is kept unless a directory is
 //! named.
 
+use std::io;
+use std::path::Path;
+
+use weft_machine::file::private;
 use weft_nfs::server::Durable;
 use weft_smb::server as smb;
 
 use super::error::StartError;
 use crate::config::Plan;
+use crate::config::key::{self, Origin};
+use crate::out::path_name;
 use crate::ready::Ready;
+
+/// Makes the state directory if the configuration file names it and it is missing. The log tells so: if its disk is not mounted,
+/// the server lacks its users, keys and records. Blocks.
+pub(super) fn make_named_dir(plan: &Plan) {
+    let config = plan.config();
+    let named = config.state_dir.as_ref().filter(|dir| is_missing(dir));
+    let Some(dir) = named.filter(|_| config.sources.origin_of(&key::STATE_DIR) == Origin::File) else {
+        return;
+    };
+    // A fault of it is reported where it is used.
+    if private::folder(dir).is_ok() {
+        tracing::warn!(
+            "made the state directory {}: it was missing; if it is on a disk of its own, stop, mount it, start again",
+            path_name(dir)
+        );
+    }
+}
+
+fn is_missing(dir: &Path) -> bool {
+    dir.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
 
 /// The journal of persistent handles.
 pub(super) fn of_smb(plan: &Plan) -> Result<smb::journal::Journal, StartError> {

@@ -268,7 +268,7 @@ fn prepare(requested: ServeConfig, known: &[Described], started: &ServeConfig) -
                 // Another folder has taken its place, which only a restart can open; or nobody knows what is there.
                 if missing.needs_restart {
                     waiting.push(missing.why);
-                } else if missing.is_silent {
+                } else {
                     waiting.push(format!(
                         "share {} keeps the folder that it has: {}",
                         missing.name, missing.why

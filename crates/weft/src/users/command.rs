@@ -12,12 +12,14 @@ use super::{Name, joined, rights};
 use crate::Failure;
 use crate::admin::{self, Request};
 use crate::args::{Group, GroupCommand, User, UserCommand};
+use crate::out::path_name;
 use crate::password::{self, Password};
-use crate::state_of_command::state_of_command;
+use crate::state_of_command::{chosen_state, state_of_command};
 
 /// Runs `weft user`.
 pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
-    let state = state_of_command(args.state_dir.as_deref())?;
+    let chosen_state = chosen_state(args.state_dir.as_deref())?;
+    let state = chosen_state.dir;
     let store = Store::of(&state);
     match args.command {
         UserCommand::Add(args) => {
@@ -26,7 +28,12 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
                 return Err(StoreError::UserExists(args.name).into());
             }
             let password = chosen(&args.name, args.generate)?;
+            // Whoever meant the directory of a server sees that it is another one.
+            let is_first = !chosen_state.is_named && !store.path().exists();
             store.add_user(&args.name, &Secret::password(&password.text), &args.groups)?;
+            if is_first {
+                say!("made {}", path_name(store.path()))?;
+            }
             say!("added user {}", args.name)?;
             tell_password(&args.name, &password)?;
             apply(&state)?;
@@ -62,7 +69,13 @@ pub(crate) fn user(args: User) -> Result<ExitCode, Failure> {
                 }
             }
         }
-        UserCommand::List(args) => list_users(&store.read()?.unwrap_or_default(), args.json)?,
+        UserCommand::List(args) => {
+            let listing = store.read()?;
+            if listing.is_none() {
+                note!("no users in {}", path_name(&state));
+            }
+            list_users(&listing.unwrap_or_default(), args.json)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

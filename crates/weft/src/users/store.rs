@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, TomlError, value};
-use weft_machine::file::whole::{self, Access};
+use weft_machine::file::whole::{self, Access, folder_of};
 use weft_machine::file::{private, regular};
 use weft_machine::random;
 use weft_smb::auth::Secret;
@@ -31,6 +31,8 @@ use crate::out::{ShellCommand, path_name};
 use crate::system_folder::is_system_folder;
 
 const FILE: &str = "users.toml";
+/// How the names of its drafts begin, see [`whole`].
+const DRAFT: &str = "users.toml.new-";
 const KEY_FILE: &str = "users.key";
 /// The version that this program writes, and the only one that it reads.
 const VERSION: i64 = 1;
@@ -305,6 +307,7 @@ impl Store {
         };
         let lock = lock.map_err(at_key)?;
         lock.lock().map_err(at_key)?;
+        self.remove_drafts()?;
         let key = self.key()?;
         let document = match self.document()? {
             Some(document) => document,
@@ -321,6 +324,19 @@ impl Store {
         self.listing(&self.parse(&text)?, change.key.as_ref().ok())?;
         whole::replace(&self.path, text.as_bytes(), Access::Private)
             .map_err(|source| self.io_at(&self.path, source))
+    }
+
+    /// Removes what killed processes have left: it has hashes, too. Under the lock nobody else writes a draft.
+    fn remove_drafts(&self) -> Result<(), StoreError> {
+        let at_folder = |source| self.io_at(folder_of(&self.path), source);
+        for entry in folder_of(&self.path).read_dir().map_err(at_folder)? {
+            let entry = entry.map_err(at_folder)?;
+            let is_draft = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAFT));
+            if is_draft && entry.file_type().map_err(at_folder)?.is_file() {
+                std::fs::remove_file(entry.path()).map_err(|source| self.io_at(&entry.path(), source))?;
+            }
+        }
+        Ok(())
     }
 
     fn document(&self) -> Result<Option<DocumentMut>, StoreError> {

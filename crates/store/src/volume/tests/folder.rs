@@ -10,6 +10,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{File, Pool, rt};
 
 use crate::block::{Block, BlockOp, Medium, Outcome};
+use crate::health::Health;
 use crate::volume::plain::Plain;
 use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership, Superblock};
 use crate::volume::{Create, Error, Growth, Listed, Metadata, Storage, Volumes};
@@ -318,6 +319,37 @@ fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() 
         // A pipe is not the volume's file: each problem is reported.
         assert!(why.contains("is now another file"), "{why}");
     }
+}
+
+/// Only its client's errors showed a full disk.
+#[test]
+fn a_full_disk_below_a_volume_is_told_with_the_volume() {
+    let home = home();
+    home.volumes.create("vol1", &on(Storage::File(home.file()), 8192)).expect("it is created");
+    let metadata = Metadata::open("vol1", home.metadata("vol1")).expect("it opens");
+    let superblock = metadata.mend().expect("it is read");
+    // The kernel refuses every write to it (full(4)).
+    let full = fs::OpenOptions::new().read(true).write(true).open("/dev/full").expect("it opens");
+    let file = File::from(OwnedFd::from(full));
+    let changes = [
+        BlockOp::Write { offset: 0, data: vec![Bytes::from_static(&[1; 4096])], durable: false },
+        BlockOp::WriteZeroes { offset: 0, len: 4096, durable: false, keep_space: true, fast: false },
+    ];
+    for change in changes {
+        let health = Health::of_volume("vol1", Some(&home.file()));
+        let block = Plain::new(file.clone(), None, Medium::Device, superblock.size).heard_by(health);
+        assert_eq!(block.trouble(), None);
+        let changed = rt::block_on(block.submit(change)).expect("the loop starts");
+        assert!(matches!(changed, Err(crate::Error::NoSpace)), "{changed:?}");
+        let why = block.trouble().expect("it is told");
+        assert!(why.contains("vol1.img is full") && why.contains("1 requests failed"), "{why}");
+    }
+    let health = Health::of_volume("vol1", Some(&home.file()));
+    let block = Arc::new(Plain::new(file, None, Medium::File, superblock.size).heard_by(health));
+    let growth = Growth::new(metadata, block.clone(), superblock);
+    let written = BlockOp::Write { offset: 0, data: vec![Bytes::from_static(&[1; 4096])], durable: false };
+    assert!(rt::block_on(block.submit(written)).expect("the loop starts").is_err());
+    assert!(growth.trouble().is_some_and(|why| why.contains("the disk of the volume's file")));
 }
 
 #[test]
