@@ -159,7 +159,7 @@ pub(super) fn restrict(reach: &Reach) -> Result<(i32, Vec<(Place, Use)>), Unconf
         }
     }
     if let Some(folder) = reach.large_pages.then(File::folder_of_large_pages).and_then(Result::ok) {
-        rules.push((place(&folder)?, Use::Change));
+        rules.push((place(folder)?, Use::Change));
         ruleset = ruleset.add_rule(PathBeneath::new(folder, Use::Change.rights()))?;
     }
     let status = ruleset.restrict_self()?;
