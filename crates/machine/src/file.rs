@@ -47,6 +47,8 @@ const SLICES_PER_CALL: usize = 256;
 /// How much of a range [`crate::net::Stream::send_file`] brings into the page cache at a time: enough for the disk to
 /// stream, little enough to stay in the cache until it is sent.
 pub(crate) const WARM_BYTES: usize = 1 << 20;
+/// Bytes of a file system that may block, which are held in memory until the peer takes them.
+pub(crate) const FETCHED_BYTES: usize = 128 << 10;
 
 /// An open file. Clones share the descriptor.
 #[derive(Clone, Debug)]
@@ -616,9 +618,14 @@ impl FileRange {
         self.warm(0, self.beginning_len()).await
     }
 
-    /// All of a file of which a read has failed: its other parts may be unreadable as well.
+    /// All of a file of which a read has failed: its other parts may be unreadable as well. Little of a file system that may
+    /// block: it is held until the peer takes it.
     fn beginning_len(&self) -> usize {
-        if doubted::has(&self.file) { self.len } else { self.len.min(WARM_BYTES) }
+        match self.file.blocking().is_some() {
+            true => self.len.min(FETCHED_BYTES),
+            false if doubted::has(&self.file) => self.len,
+            false => self.len.min(WARM_BYTES),
+        }
     }
 
     /// The part that [`crate::net::Stream::send_file`] begins with, and the rest.

@@ -423,7 +423,7 @@ impl Stream {
         while done < range.len {
             if range.file.blocking().is_some() {
                 // On some file systems sendfile fetches the file's attributes, even if the pages are cached.
-                let piece = (range.len - done).min(file::WARM_BYTES);
+                let piece = (range.len - done).min(file::FETCHED_BYTES);
                 let bytes = range.fetch(done, piece).await.map_err(file::unreadable)?;
                 done += piece;
                 self.send_chain(&[bytes], done < range.len).await?;

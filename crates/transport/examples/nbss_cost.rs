@@ -105,7 +105,7 @@ async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Durat
 fn answer(channel: &Rc<dyn Channel>, head: &Bytes, range: FileRange) {
     let parts = vec![Part::Bytes(head.clone()), Part::Payload { data: Payload::File(range), to: To::Inline }];
     // The client's depth bounds the queue.
-    drop(channel.send(Outgoing { parts: parts.into(), ..Outgoing::default() }));
+    drop(channel.send(Outgoing { parts, ..Outgoing::default() }));
 }
 
 fn drive(mut socket: TcpStream, size: usize, duration: Duration) {

@@ -86,7 +86,7 @@ async fn serve(kind: &str, tell: std::sync::mpsc::Sender<SocketAddr>, bytes: usi
         let to = To::Segments(vec![segment(&message.body)]);
         let data = Payload::File(FileRange { file: file.clone(), offset: 0, len: bytes });
         let parts = vec![Part::Bytes(head.clone()), Part::Payload { data, to }];
-        drop(channel.send(Outgoing { parts: parts.into(), ..Outgoing::default() }));
+        drop(channel.send(Outgoing { parts, ..Outgoing::default() }));
     }
     cpu_time() - cpu
 }

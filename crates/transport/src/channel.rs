@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use smallvec::SmallVec;
 pub use weft_machine::Peer;
 use weft_machine::net::Holder;
 use weft_machine::payload::Fetching;
@@ -97,9 +96,6 @@ pub enum Part {
     },
 }
 
-/// The pieces of a message. Two have room without an allocation: a head and its payload.
-pub type Parts = SmallVec<[Part; 2]>;
-
 /// Where payload goes.
 #[derive(Debug)]
 pub enum To {
@@ -115,7 +111,7 @@ pub enum To {
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// The message in order.
-    pub parts: Parts,
+    pub parts: Vec<Part>,
     /// The ticket of the call that this answers.
     pub ticket: Ticket,
     /// A region of the peer to revoke with this message, if the transport can (Send with Invalidate).
@@ -134,7 +130,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message of bytes only.
     pub fn bytes(bytes: impl Into<Bytes>) -> Outgoing {
-        Outgoing { parts: Parts::from_iter([Part::Bytes(bytes.into())]), ..Outgoing::default() }
+        Outgoing { parts: vec![Part::Bytes(bytes.into())], ..Outgoing::default() }
     }
 
     /// Its bytes in memory: all except ranges of files, and payload sent beside it, which the transport's work queues

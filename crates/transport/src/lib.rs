@@ -24,5 +24,5 @@ pub mod smbd;
 pub mod strangers;
 
 pub use channel::*;
-pub use rooms::{Rooms, must_be_read};
+pub use rooms::{Rooms, must_be_read, read_into_room};
 pub use silence::{Silence, Starved};

@@ -40,23 +40,6 @@ impl Rooms {
         self.room(pool, len).await
     }
 
-    /// Payload of a file system that may block ([`must_be_read`]), read into room for it; any other payload unchanged. A
-    /// caller who holds room already does not wait for more: without room at once the payload stays unread.
-    pub async fn read(&self, pool: &Pool, data: Payload, holds_room: bool) -> io::Result<Payload> {
-        let range = match data {
-            Payload::File(range) if must_be_read(&range) => range,
-            data => return Ok(data),
-        };
-        let room = match holds_room {
-            false => *self.room(pool, range.len).await,
-            true => match pool.try_alloc(range.len) {
-                Some(room) => room,
-                None => return Ok(Payload::File(range)),
-            },
-        };
-        Ok(Payload::from(range.read_to(room).await?))
-    }
-
     /// How often an answer has waited for room.
     pub fn waits(&self) -> u64 {
         self.waits.get()
@@ -73,11 +56,25 @@ impl Rooms {
     }
 }
 
-/// Whether an operation reads this range itself, see [`Rooms::read`]. Queued unread, an answer whose file system hangs
-/// would hold up the answers behind it, the buffer that it needs then would be charged to nobody, and what fails then is no
-/// longer the operation.
+/// Whether an operation reads this range itself, see [`read_into_room`].
 pub fn must_be_read(range: &FileRange) -> bool {
     range.len <= MAX_BUF && range.file.blocking().is_some()
+}
+
+/// Payload of a file system that may block ([`must_be_read`]), read into room for it; any other payload unchanged. Queued
+/// unread, an answer whose file system hangs would hold up the answers behind it, and what fails then is no longer the
+/// operation. It never waits for room, because its caller may hold some, and leaves half of it to answers that have to wait:
+/// without room the payload stays unread.
+pub async fn read_into_room(pool: &Pool, data: Payload) -> io::Result<Payload> {
+    let range = match data {
+        Payload::File(range) if must_be_read(&range) => range,
+        data => return Ok(data),
+    };
+    let room = if pool.has_plenty() { pool.try_alloc(range.len) } else { None };
+    match room {
+        Some(room) => Ok(Payload::from(range.read_to(room).await?)),
+        None => Ok(Payload::File(range)),
+    }
 }
 
 /// Counts one answer while it waits for room.

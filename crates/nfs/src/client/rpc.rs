@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Payload, Pool, Time, random};
-use weft_transport::{Channel, Detached, Message, Outgoing, Part, Parts, Silence, Starved, To};
+use weft_transport::{Channel, Detached, Message, Outgoing, Part, Silence, Starved, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::gss::MAX_TOKEN;
 use weft_wire::rpc::{AuthStat, Call, Reply};
@@ -277,7 +277,7 @@ impl Rpc {
         Box::pin(async move {
             let (ticket, arguments) = match &call.form {
                 Form::Whole(bytes) => {
-                    let mut parts = Parts::from_iter([Part::Bytes(bytes.clone())]);
+                    let mut parts = vec![Part::Bytes(bytes.clone())];
                     let Attempt { payload, source, sink, longest_reply } = cargo;
                     parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
                     let longest_reply = longest_reply.max(SHORT_REPLY);

@@ -7,7 +7,7 @@ use std::io;
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Payload, Pool};
-use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER, must_be_read};
+use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER, must_be_read, read_into_room};
 
 /// Most unsent bytes in ordinary memory while calls are still received. These are short replies; an address with
 /// hundreds of connections may have this many on each.
@@ -38,25 +38,30 @@ impl Answers {
         self.pool.try_alloc(len.min(MAX_BUF)).map(Box::new)
     }
 
-    /// Payload, read into room for it if its file system may block. A caller who `holds_room` does not wait for more.
-    pub async fn read(&self, data: Payload, holds_room: bool) -> io::Result<Payload> {
+    /// Payload, read into room for it if its file system may block.
+    pub async fn read(&self, data: Payload) -> io::Result<Payload> {
         match &data {
             // Boxed, so that calls do not carry the space for it.
-            Payload::File(range) if must_be_read(range) => {
-                Box::pin(self.rooms.read(&self.pool, data, holds_room)).await
-            }
+            Payload::File(range) if must_be_read(range) => Box::pin(read_into_room(&self.pool, data)).await,
             _ => Ok(data),
         }
     }
 
-    /// Moves the bytes of a long reply into its room, and waits for a larger one if that is too small.
+    /// Moves the bytes of a long reply into its room, and waits for a larger one if that is too small. A reply that holds room
+    /// already, for payload, does not wait: without more room its bytes stay where they are.
     pub async fn settle_in(&self, parts: &mut [Part], room: Option<Box<Buf>>) {
         let len = bytes_in(parts);
         let mut room = match room {
             Some(room) if room.capacity() >= len => *room,
             smaller => {
                 drop(smaller);
-                *self.rooms.room_afterwards(&self.pool, len).await
+                match has_payload_in_memory(parts) {
+                    false => *self.rooms.room_afterwards(&self.pool, len).await,
+                    true => match self.pool.try_alloc(len.min(MAX_BUF)) {
+                        Some(room) => room,
+                        None => return,
+                    },
+                }
             }
         };
         room.set_len(len.min(room.capacity()));
@@ -83,6 +88,10 @@ impl Answers {
     pub fn is_waited_for(&self) -> bool {
         self.rooms.is_waited_for()
     }
+}
+
+fn has_payload_in_memory(parts: &[Part]) -> bool {
+    parts.iter().any(|part| matches!(part, Part::Payload { data: Payload::Chain(_), .. }))
 }
 
 fn parts_bytes(parts: &[Part]) -> impl Iterator<Item = &bytes::Bytes> {

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Fuse, FutureExt, LocalBoxFuture};
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use weft_machine::recorder::{self, Details, Operation};
 use weft_machine::rt;
@@ -34,7 +34,7 @@ use super::watch::Watch;
 const BATCH: usize = 64;
 /// The largest future of a call, in bytes. Each call moves its future once, so what a READ or WRITE rarely awaits is boxed.
 #[cfg(debug_assertions)]
-const LARGEST_CALL: usize = 3136;
+const LARGEST_CALL: usize = 2880;
 /// After this many calls without a pause, or when the time slice is over, the core's other connections get a turn: a
 /// client whose calls arrive faster than they are answered would otherwise occupy the core. This is more than READs
 /// need to use up the slice: after 64 calls their turns were shorter than those of SMB, and a client kept 0.8 of its
@@ -74,8 +74,6 @@ impl Strangers {
 type Received = Result<Option<Message>, Error>;
 type Answered = (Result<Answer, NotRpc>, Operation);
 type Running<'a> = LocalBoxFuture<'a, Answered>;
-/// Memory for the future of a call, which most calls leave to the next one.
-type Place<F> = Option<Pin<Box<Fuse<F>>>>;
 
 /// A reply that the network has not taken.
 struct UnsentReply {
@@ -160,7 +158,7 @@ impl Unsent {
 
 enum Event {
     Received(Received),
-    Finished(Box<Answered>),
+    Finished(Answered),
     /// The server has a call for the client.
     Calling(Bytes),
     Drained,
@@ -192,8 +190,6 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let mut changes = server.shares.follow();
     let mut draining = false;
     let mut in_a_row = 0usize;
-    let answer = |message| recorder::kept(connection.answer(message));
-    let mut place_of_call = None;
     let ended = loop {
         if draining && running.is_empty() {
             break Ok(());
@@ -201,7 +197,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         let mut paused = false;
         let mut poll_event = |cx: &mut Context<'_>| {
             if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
-                return Poll::Ready(Event::Finished(Box::new(finished)));
+                return Poll::Ready(Event::Finished(finished));
             }
             // A connection that waits must not keep the files of removed shares open.
             if changes.poll(cx) != connection.shares_number() {
@@ -273,13 +269,12 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 unsent.push(channel.send(Outgoing::bytes(call)), Operation::default(), None);
                 Ok(())
             }
-            Event::Finished(finished) => send(&*channel, *finished, &mut unsent),
+            Event::Finished(finished) => send(&*channel, finished, &mut unsent),
             // A call received before the end is not carried out, because nobody would get the reply.
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 channel.cork(true);
-                let mut calls = Calls { answer, place: &mut place_of_call, running: &mut running };
-                let begun = begin(&connection, &*channel, message, &mut calls, &mut unsent, &mut in_a_row);
+                let begun = begin(&connection, &*channel, message, &mut running, &mut unsent, &mut in_a_row);
                 channel.cork(false);
                 begun
             }
@@ -319,46 +314,12 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     ended
 }
 
-/// The calls of a connection.
-struct Calls<'c, 'a, A, F> {
-    /// Carries out one.
-    answer: A,
-    place: &'c mut Place<F>,
-    /// Those that wait.
-    running: &'c mut FuturesUnordered<Running<'a>>,
-}
-
-impl<'a, A: Fn(Message) -> F, F: Future<Output = Answered> + 'a> Calls<'_, 'a, A, F> {
-    /// Begins a call; returns its answer if it does not have to wait.
-    fn begin(&mut self, message: Message) -> Option<Answered> {
-        let mut future = self.place.take().unwrap_or_else(|| rt::boxed(Fuse::terminated));
-        future.set((self.answer)(message).fuse());
-        #[cfg(debug_assertions)]
-        assert!(
-            size_of_val(&*future) <= LARGEST_CALL,
-            "{} bytes: box what READ and WRITE rarely await",
-            size_of_val(&*future)
-        );
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(finished) => {
-                *self.place = Some(future);
-                Some(finished)
-            }
-            // The set polls it again before the task sleeps, with a counting waker.
-            Poll::Pending => {
-                self.running.push(future);
-                None
-            }
-        }
-    }
-}
-
 /// Starts a message and those received with it, and counts them.
-fn begin<'a, F: Future<Output = Answered> + 'a>(
-    connection: &Connection<'_>,
+fn begin<'a>(
+    connection: &'a Connection<'a>,
     channel: &dyn Channel,
     first: Message,
-    calls: &mut Calls<'_, 'a, impl Fn(Message) -> F, F>,
+    running: &mut FuturesUnordered<Running<'a>>,
     unsent: &mut Unsent,
     in_a_row: &mut usize,
 ) -> Result<(), Error> {
@@ -368,14 +329,27 @@ fn begin<'a, F: Future<Output = Answered> + 'a>(
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
         } else {
-            if let Some(finished) = calls.begin(message) {
-                send(channel, finished, unsent)?;
+            let answer = || {
+                let answer = connection.answer(message);
+                #[cfg(debug_assertions)]
+                assert!(
+                    size_of_val(&answer) <= LARGEST_CALL,
+                    "{} bytes: box what READ and WRITE rarely await",
+                    size_of_val(&answer)
+                );
+                recorder::kept(answer)
+            };
+            let mut future: Running<'a> = rt::boxed(answer);
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(finished) => send(channel, finished, unsent)?,
+                // The set polls it again before the task sleeps, with a counting waker.
+                Poll::Pending => running.push(future),
             }
         }
         begun = begun.saturating_add(1);
         *in_a_row = in_a_row.saturating_add(1);
         let room = begun < BATCH
-            && calls.running.len() < connection.server.limits.requests
+            && running.len() < connection.server.limits.requests
             && !connection.answers.is_full(channel)
             && !channel.has_ended()
             && !rt::turn_is_over();

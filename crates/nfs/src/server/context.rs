@@ -14,7 +14,7 @@ use weft_machine::recorder::{Details, User};
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
 use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
-use weft_transport::{Channel, Kind, Limits, Part, Parts, Peer, RemotePayload, Security, To};
+use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security, To};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
 use weft_wire::rpc::Reply;
@@ -138,7 +138,7 @@ pub(super) enum Results {
         room: Option<Box<Buf>>,
     },
     /// The results of a compound, the buffer for them, and the error that they become if payload cannot be read.
-    Parts(Parts, Option<Box<Buf>>, Cut),
+    Parts(Vec<Part>, Option<Box<Buf>>, Cut),
 }
 
 impl Results {
@@ -159,10 +159,11 @@ impl Results {
     }
 
     /// The pieces of the reply, the buffer for a long body, and the error that they become if payload cannot be read.
-    pub fn into_parts(self) -> (Parts, Option<Box<Buf>>, Cut) {
+    pub fn into_parts(self) -> (Vec<Part>, Option<Box<Buf>>, Cut) {
         match self {
             Results::One { body, payload, room } => {
-                let mut parts = Parts::from_iter([Part::Bytes(body.into_bytes())]);
+                let mut parts = Vec::with_capacity(2);
+                parts.push(Part::Bytes(body.into_bytes()));
                 parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
                 // Files are read by READ only.
                 (parts, room, Cut::Read3)

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use weft_machine::meter::Class;
 use weft_machine::recorder::{Details, Operation, User};
 use weft_machine::{Buf, LogLimit, Payload, Pool, Source, rt};
-use weft_transport::{Channel, Outgoing, Rooms, Sending};
+use weft_transport::{Channel, Outgoing, Rooms, Sending, read_into_room};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
 use super::Server;
@@ -27,7 +27,7 @@ use super::credits::Window;
 use super::meter;
 use super::negotiated::Negotiated;
 use super::notices::{Mailbox, Notice};
-use super::outgoing::{self, Fallback, Ready};
+use super::outgoing::{self, Ready};
 use super::requests::Waiting;
 use super::session::{Binding, Refused, Session};
 use crate::compression::Agreed;
@@ -96,7 +96,7 @@ pub(super) struct Asked {
 /// A message that the medium has possibly not taken yet.
 struct Unsent {
     taken: Sending,
-    fallback: Fallback,
+    fallback: Vec<Header>,
     _held: Vec<Bytes>,
     /// Ends when this is dropped.
     operation: Operation,
@@ -324,8 +324,8 @@ impl Connection {
     }
 
     /// Payload of a file system that may block, read into a buffer.
-    pub(super) async fn read_in_room(&self, data: Payload, holds_room: bool) -> io::Result<Payload> {
-        self.rooms.read(&self.answers(), data, holds_room).await
+    pub(super) async fn read_into_room(&self, data: Payload) -> io::Result<Payload> {
+        read_into_room(&self.answers(), data).await
     }
 
     fn answers(&self) -> Pool {

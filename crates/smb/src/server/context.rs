@@ -216,11 +216,6 @@ impl OpContext {
         }
     }
 
-    /// Whether answers of earlier requests of the same message may hold buffers.
-    pub fn holds_room(&self) -> bool {
-        !self.last || self.header().flags.contains(Flags::RELATED_OPERATIONS)
-    }
-
     /// Announces that the answer will take long: sends an interim STATUS_PENDING ([MS-SMB2] 3.3.4.2). Call it before
     /// waiting for something that a peer decides; a second call does nothing. In a compound only the last request, and
     /// a CREATE (3.3.5.2.7, note 266), can be pending; others are answered when they are done.

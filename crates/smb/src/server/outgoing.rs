@@ -13,9 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 use weft_machine::{LogLimit, Payload, Pool, buf, rt};
-use weft_transport::{Outgoing, Part, Parts, Segment, Stag, To};
+use weft_transport::{Outgoing, Part, Segment, Stag, To};
 use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::{HEADER_LEN, Header, NtStatus, error, read};
@@ -224,7 +223,7 @@ impl Piece {
         key.sign_parts(Sender::Server, &mut self.head, &rest);
     }
 
-    fn into_parts(self, pad: &'static [u8], parts: &mut Parts) -> Option<Stag> {
+    fn into_parts(self, pad: &'static [u8], parts: &mut Vec<Part>) -> Option<Stag> {
         parts.push(Part::Bytes(Bytes::from(self.head)));
         if let Some(data) = self.payload {
             let to = if self.segments.is_empty() { To::Inline } else { To::Segments(self.segments) };
@@ -237,13 +236,10 @@ impl Piece {
     }
 }
 
-/// The headers of the answers in a message. One has room without an allocation.
-pub(super) type Fallback = SmallVec<[Header; 1]>;
-
 /// A message that is ready, and the answer to send instead if its payload proves unreadable.
 pub(super) struct Ready {
     pub outgoing: Outgoing,
-    pub fallback: Fallback,
+    pub fallback: Vec<Header>,
     /// Pool buffers of answers that were encrypted or compressed: their address is charged until the message is sent.
     pub held: Vec<Bytes>,
     /// For the flight recorder.
@@ -252,7 +248,7 @@ pub(super) struct Ready {
 
 /// A message without payload.
 pub(super) fn short(outgoing: Outgoing) -> Ready {
-    Ready { outgoing, fallback: Fallback::new(), held: Vec::new(), concerned: Concerned::default() }
+    Ready { outgoing, fallback: Vec::new(), held: Vec::new(), concerned: Concerned::default() }
 }
 
 /// The pool buffers that answers hold.
@@ -307,10 +303,10 @@ pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
     piece.complete(true);
     piece.sign(&[]);
     let fallback = match &piece.payload {
-        Some(Payload::File(_)) => Fallback::from_iter([piece.header]),
-        _ => Fallback::new(),
+        Some(Payload::File(_)) => vec![piece.header],
+        _ => Vec::new(),
     };
-    let mut parts = Parts::new();
+    let mut parts = Vec::with_capacity(2);
     let invalidate = piece.into_parts(&[], &mut parts);
     Ready { fallback, ..short(Outgoing { parts, invalidate, ..Outgoing::default() }) }
 }
@@ -366,9 +362,8 @@ async fn message(
         return Ok(Ready { held, ..short(outgoing) });
     }
     let count = pieces.len();
-    let mut outgoing =
-        Outgoing { parts: Parts::with_capacity(count.saturating_mul(2)), ..Outgoing::default() };
-    let mut fallback = Fallback::new();
+    let mut outgoing = Outgoing { parts: Vec::with_capacity(count.saturating_mul(2)), ..Outgoing::default() };
+    let mut fallback = Vec::new();
     for (i, piece) in pieces.iter_mut().enumerate() {
         match piece.transform {
             Some(_) => Box::pin(piece.sign_payload(pool)).await,

@@ -66,7 +66,7 @@ fn payload_is_padded_and_read_from_its_file() {
         file.write_at(0, &[Bytes::from_static(b"abcde")]).await.unwrap();
         let data = Payload::File(FileRange { file, offset: 0, len: 5 });
         let parts = vec![Part::Bytes("head".into()), Part::Payload { data, to: To::Ticket }];
-        drop(channel.send(Outgoing { parts: parts.into(), ..Outgoing::default() }));
+        drop(channel.send(Outgoing { parts, ..Outgoing::default() }));
         peer.set_nonblocking(true).unwrap();
         let mut bytes = [0xa5; 64];
         let len = loop {

@@ -187,7 +187,7 @@ impl Calls {
         }
         // Some answers have lost their tickets.
         let ticket = if script.rarely(16) { Ticket::default() } else { ticket };
-        self.send(Outgoing { parts: parts.into(), ticket, ..Outgoing::default() });
+        self.send(Outgoing { parts, ticket, ..Outgoing::default() });
     }
 
     fn send(&mut self, outgoing: Outgoing) {

@@ -209,7 +209,7 @@ impl Transfers {
         let to = if script.flag() { To::Segments(segments(script)) } else { To::Inline };
         let parts = vec![Part::Bytes("head".into()), Part::Payload { data, to }];
         let invalidate = script.one_in(8).then(|| Stag(script.byte().into()));
-        let sending = channel.send(Outgoing { parts: parts.into(), invalidate, ..Outgoing::default() });
+        let sending = channel.send(Outgoing { parts, invalidate, ..Outgoing::default() });
         self.frame.spawn(sending);
     }
 

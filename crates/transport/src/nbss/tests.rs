@@ -82,7 +82,7 @@ fn reply(head: &[u8], payload: impl Into<Payload>) -> Outgoing {
         Part::Bytes(Bytes::copy_from_slice(head)),
         Part::Payload { data: payload.into(), to: To::Inline },
     ];
-    Outgoing { parts: parts.into(), ..Outgoing::default() }
+    Outgoing { parts, ..Outgoing::default() }
 }
 
 #[test]

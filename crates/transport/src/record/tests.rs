@@ -116,7 +116,7 @@ fn payload_inside_a_message_is_followed_by_its_fill() {
                 Part::Payload { data: Payload::File(range), to: To::Ticket },
                 Part::Bytes(Bytes::from_static(b"tail")),
             ];
-            let sent = channel.send(Outgoing { parts: parts.into(), ..Outgoing::default() });
+            let sent = channel.send(Outgoing { parts, ..Outgoing::default() });
             let whole = [b"head", &content[..len], &[0; 3], b"tail"].concat();
             let reader = std::thread::spawn(move || {
                 let mut got = vec![0; 4 + 4 + len + 3 + 4];
@@ -139,7 +139,7 @@ fn a_source_is_sent_behind_the_last_part() {
         let pool = Pool::new(0);
         let parts = vec![Part::Bytes(Bytes::from_static(b"head"))];
         let source = pool.buf_from(b"hello");
-        channel.send(Outgoing { parts: parts.into(), source, ..Outgoing::default() }).await.unwrap();
+        channel.send(Outgoing { parts, source, ..Outgoing::default() }).await.unwrap();
         let mut got = vec![0; 16];
         peer.read_exact(&mut got).unwrap();
         assert_eq!(got, fragment(true, b"headhello\0\0\0"));

@@ -12,7 +12,7 @@ use weft_wire::xdr::Encoder;
 
 use self::fake::{Did, FakeQp, pair};
 use super::*;
-use crate::channel::{Channel, Detached, Error, Message, Outgoing, Part, Parts, To};
+use crate::channel::{Channel, Detached, Error, Message, Outgoing, Part, To};
 
 struct Pair {
     client: Rc<RpcRdma>,
@@ -73,8 +73,8 @@ impl Pair {
         self.client.recv().now_or_never().expect("a reply").unwrap().unwrap()
     }
 
-    fn reply(&self, ticket: crate::channel::Ticket, parts: impl Into<Parts>) {
-        drop(self.server.send(Outgoing { parts: parts.into(), ticket, ..Outgoing::default() }));
+    fn reply(&self, ticket: crate::channel::Ticket, parts: Vec<Part>) {
+        drop(self.server.send(Outgoing { parts, ticket, ..Outgoing::default() }));
     }
 
     fn sink(&self, len: usize) -> Option<Buf> {
@@ -89,8 +89,8 @@ fn words(words: &[u32]) -> Bytes {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()
 }
 
-fn bytes(part: Bytes) -> Parts {
-    Parts::from_iter([Part::Bytes(part)])
+fn bytes(part: Bytes) -> Vec<Part> {
+    vec![Part::Bytes(part)]
 }
 
 fn payload(content: &[u8], to: To) -> Part {
@@ -285,7 +285,7 @@ fn kept(pair: &Pair, xid: u32, content: &[u8]) -> (Bytes, Outgoing) {
     let data = content.clone().into();
     let head = words(&[xid, 0, content.len() as u32]);
     let parts = vec![Part::Bytes(head), Part::Payload { data, to: To::Inline }];
-    (content, Outgoing { parts: parts.into(), ..Outgoing::default() })
+    (content, Outgoing { parts, ..Outgoing::default() })
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn payload_in_shared_memory_is_copied_once_to_be_opened() {
     let content = vec![3; 10_000];
     let before = buf::copies();
     let parts = vec![Part::Bytes(words(&[7, 10_000])), payload(&content, To::Inline)];
-    pair.call(Outgoing { parts: parts.into(), ..Outgoing::default() });
+    pair.call(Outgoing { parts, ..Outgoing::default() });
     assert!(pair.at_server().detached.unwrap().here().unwrap() == content);
     assert_eq!(buf::copies().0 - before.0, 1);
 }
@@ -491,7 +491,7 @@ fn a_pull_waits_for_the_pool_and_holds_nothing_meanwhile() {
     }
     assert_eq!(pair.server_pool.in_use_bytes(), rest);
     let parts = vec![Part::Bytes(words(&[7, 100_000])), payload(&[1; 100_000], To::Inline)];
-    pair.call(Outgoing { parts: parts.into(), ..Outgoing::default() });
+    pair.call(Outgoing { parts, ..Outgoing::default() });
     assert!(pair.server.recv().now_or_never().is_none());
     assert!(pair.server_qp.did().is_empty());
     held.clear();
@@ -521,7 +521,7 @@ fn a_client_whose_call_waits_for_memory_says_so() {
 fn a_call_that_cannot_travel_fails_alone_and_at_once() {
     let pair = Pair::default();
     let two = vec![Part::Bytes(words(&[7])), payload(b"a", To::Inline), payload(b"b", To::Inline)];
-    for parts in [Parts::new(), bytes(Bytes::from_static(b"xid")), two.into()] {
+    for parts in [vec![], bytes(Bytes::from_static(b"xid")), two] {
         let refused = pair.client.send(Outgoing { parts, ..Outgoing::default() }).now_or_never();
         assert!(matches!(refused, Some(Err(Error::Misuse(_)))));
     }

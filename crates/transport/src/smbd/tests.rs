@@ -141,7 +141,7 @@ fn region(net: &Net, len: usize) -> Buf {
 
 fn with_payload(head: &'static str, data: impl Into<Payload>, to: To) -> Outgoing {
     let parts = vec![Part::Bytes(head.into()), Part::Payload { data: data.into(), to }];
-    Outgoing { parts: parts.into(), ..Outgoing::default() }
+    Outgoing { parts, ..Outgoing::default() }
 }
 
 /// Cuts a segment into pieces of these lengths.

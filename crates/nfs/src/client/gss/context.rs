@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 use weft_kerberos::{Error as Failed, Principal};
 use weft_machine::{Payload, Time};
-use weft_transport::{Detached, Message, Part, Parts, To};
+use weft_transport::{Detached, Message, Part, To};
 use weft_wire::rpc::gss::{GssCredential, MAX_SEQUENCE, Procedure, Service};
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder, fill};
@@ -107,14 +107,14 @@ impl Context {
         number: &Number,
         arguments: &Bytes,
         payload: Option<Payload>,
-    ) -> Result<Parts, Failed> {
+    ) -> Result<Vec<Part>, Failed> {
         let payload_bytes = payload.as_ref().map_or(0, Payload::len);
         let room = arguments.len().saturating_add(payload_bytes).saturating_add(PROTECTION_BYTES);
         let mut message = Encoder::with_capacity(if self.service == Service::None { 512 } else { room });
         self.header(named, Procedure::Data, number.sequence, &mut message)?;
         if self.service == Service::None {
             message.raw(arguments);
-            let mut parts = Parts::from_iter([Part::Bytes(message.into_bytes())]);
+            let mut parts = vec![Part::Bytes(message.into_bytes())];
             parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
             return Ok(parts);
         }
@@ -129,7 +129,7 @@ impl Context {
             Some(Payload::File(_)) => return Err(Failed::Unexpected("a range of a file as payload")),
         }
         seal(self, self.service, body, &mut message)?;
-        Ok(Parts::from_iter([Part::Bytes(message.into_bytes())]))
+        Ok(vec![Part::Bytes(message.into_bytes())])
     }
 
     /// The call that ends the context, without a body (RFC 2203 5.4).

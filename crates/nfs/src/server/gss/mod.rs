@@ -27,7 +27,7 @@ use weft_machine::nss::{Lookups, Unanswered};
 use weft_machine::recorder::{self, Hop};
 use weft_machine::{Buf, LogLimit, Pool, random, rt};
 use weft_store::ShareList;
-use weft_transport::{Kind, Outgoing, Part, Parts, Peer, RemotePayload, SHORT_ANSWER};
+use weft_transport::{Kind, Outgoing, Part, Peer, RemotePayload, SHORT_ANSWER};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::gss::{GssCredential, InitResult, InitToken, Procedure, Service};
 use weft_wire::rpc::{AuthStat, Reply};
@@ -369,7 +369,7 @@ async fn data(
         NotRpc("GSS-API cannot protect a reply")
     })?;
     recorder::spent(Hop::Decode);
-    let mut parts = Parts::from_iter([Part::Bytes(header.into_bytes())]);
+    let mut parts = vec![Part::Bytes(header.into_bytes())];
     if bytes_in(&parts) > SHORT_ANSWER {
         connection.answers.settle_in(&mut parts, None).await;
     }
@@ -380,10 +380,10 @@ async fn data(
 async fn plain(
     connection: &Connection<'_>,
     header: Encoder,
-    results: Parts,
+    results: Vec<Part>,
     room: Option<Box<Buf>>,
-) -> Parts {
-    let mut parts = Parts::from_iter([Part::Bytes(header.into_bytes())]);
+) -> Vec<Part> {
+    let mut parts = vec![Part::Bytes(header.into_bytes())];
     for (at, part) in results.into_iter().enumerate() {
         parts.push(match part {
             Part::Bytes(bytes) if at == 0 => Part::Bytes(behind_header(&bytes)),
@@ -403,7 +403,7 @@ fn behind_header(bytes: &Bytes) -> Bytes {
 
 /// The results to protect. They are copied, because what the library protects is contiguous. `None`: payload cannot be
 /// read, and no error of the procedure can say so.
-async fn body(pool: &Pool, peer: Peer, sequence: u32, parts: Parts, cut: Cut) -> Option<Encoder> {
+async fn body(pool: &Pool, peer: Peer, sequence: u32, parts: Vec<Part>, cut: Cut) -> Option<Encoder> {
     let begin = |len| protection::body(sequence, len);
     let mut body = begin(bytes_in(&parts));
     let begins = body.len();

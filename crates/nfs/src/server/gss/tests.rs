@@ -625,7 +625,7 @@ fn protected_results_whose_payload_cannot_be_read_become_an_error() {
         let range = weft_machine::FileRange { file: refusing(), offset: 0, len: 8 };
         let data = weft_machine::Payload::File(range);
         let parts = vec![Part::Bytes(e.into_bytes()), Part::Payload { data, to: weft_transport::To::Ticket }];
-        rt::block_on(super::body(&Pool::new(1 << 20), peer, 9, parts.into(), cut)).unwrap()
+        rt::block_on(super::body(&Pool::new(1 << 20), peer, 9, parts, cut)).unwrap()
     };
     let mut expected = protection::body(9, 8);
     [5, 0].into_iter().for_each(|word| expected.u32(word));

@@ -40,7 +40,7 @@ async fn fetch(cx: &Context<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(Re
     node.check_data(&cx.caller, &attr, READ).await?;
     let file = node.open(cx, &attr, false, (args.offset, args.count)).await?;
     let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize).await?;
-    let data = cx.answers.read(data, false).await?;
+    let data = cx.answers.read(data).await?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= attr.size;
     Ok((ReadHead { attributes: Some(node.attributes(&attr)), count, eof }, data))

@@ -8,12 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Payload, Time};
-use weft_transport::SHORT_ANSWER;
 use weft_wire::nfs4::{Stateid, Status, Xdr};
 use weft_wire::xdr::fill;
 
 use super::fs_object::FsObject;
-use super::names::status;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
@@ -75,12 +73,6 @@ impl<'a> Compound<'a> {
                 status
             }
         }
-    }
-
-    /// Payload for the result of this operation, read if its file system may block.
-    pub async fn in_memory(&self, data: Payload) -> Result<Payload, Status> {
-        let holds_room = !self.reply.is_one_buffer() || self.reply.results_len() > SHORT_ANSWER;
-        self.cx.answers.read(data, holds_room).await.map_err(|e| status(&e.into()))
     }
 
     /// Appends a result that ends with payload.

@@ -314,7 +314,10 @@ impl Run<'_> {
         let room = self.room.take().map(|room| room.capacity());
         let answer = asked.begin(&self.c.cx.server.duplicates).await;
         if let (Some(len), None) = (room, &answer) {
-            self.room = self.c.cx.answers.room(len).await;
+            self.room = match self.c.reply.is_one_buffer() {
+                true => self.c.cx.answers.room(len).await,
+                false => self.c.cx.answers.try_room(len),
+            };
         }
         answer
     }
@@ -331,13 +334,14 @@ impl Run<'_> {
     }
 
     /// Makes room for `more` bytes of reply. False: other replies hold the memory, and the client requests the
-    /// remainder later. Never waits while holding a buffer, so that two replies that need more cannot deadlock.
+    /// remainder later. Never waits while holding a buffer, also one with payload, so that two replies that need more cannot
+    /// deadlock.
     async fn make_room(&mut self, more: usize) -> bool {
         let len = self.c.reply.results_len().saturating_add(more);
         match &self.room {
-            None => self.room = self.c.cx.answers.room(len).await,
+            None if self.c.reply.is_one_buffer() => self.room = self.c.cx.answers.room(len).await,
             Some(room) if room.capacity() >= len => {}
-            Some(_) => match self.c.cx.answers.try_room(len) {
+            _ => match self.c.cx.answers.try_room(len) {
                 Some(room) => self.room = Some(room),
                 None => return false,
             },

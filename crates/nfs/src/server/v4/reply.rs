@@ -4,7 +4,7 @@
 //! See RFC 8881 16.2. The session or the channel bounds its length.
 
 use weft_machine::Payload;
-use weft_transport::{Part, Parts, To};
+use weft_transport::{Part, To};
 use weft_wire::xdr::{Encoder, pad};
 
 use crate::server::context::Results;
@@ -98,7 +98,7 @@ impl Body {
 
     /// `cut`: what it becomes if payload cannot be read.
     pub fn into_results(self, cut: Cut) -> Results {
-        let mut parts = Parts::with_capacity(self.done.len().saturating_mul(2).saturating_add(1));
+        let mut parts = Vec::with_capacity(self.done.len().saturating_mul(2).saturating_add(1));
         for (bytes, data, to) in self.done {
             parts.push(Part::Bytes(bytes.into_bytes()));
             parts.push(Part::Payload { data, to });

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use weft_machine::{Buf, Pool, buf};
-use weft_transport::{Outgoing, Part, Parts, To};
+use weft_transport::{Outgoing, Part, To};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{Command, Header, NtStatus};
 
@@ -90,7 +90,7 @@ pub(super) fn protect(
     if let Some(short) = compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
         return Ok(Outgoing::bytes(short));
     }
-    let mut parts = Parts::new();
+    let mut parts = Vec::with_capacity(2);
     parts.push(Part::Bytes(message.into()));
     if !payload.is_empty() {
         parts.push(Part::Payload { data: payload.into(), to: To::Inline });

@@ -51,9 +51,7 @@ pub(crate) async fn read(cx: &OpContext) -> Answer {
         let checked = Checked::new(cx, &request, &route)?;
         let data = checked.submit(cx, &request, &route)?.data().await?;
         let data = match must_be_read_here(&data, &route) {
-            true => {
-                Box::pin(cx.connection().read_in_room(data, cx.holds_room())).await.map_err(Error::from)?
-            }
+            true => Box::pin(cx.connection().read_into_room(data)).await.map_err(Error::from)?,
             false => data,
         };
         checked.reply(cx, &request, &route, data)

@@ -273,7 +273,7 @@ fn memory_that_is_not_there_ends_the_connection_only() {
     raw.call(msg(7, Chunks { writes: vec![vec![NOWHERE]], ..Chunks::default() }), &words(&[7, 0]));
     let ticket = raw.shown().unwrap().ticket;
     let parts = vec![Part::Bytes(words(&[7, 5])), payload(b"hello", To::Ticket)];
-    drop(raw.server.send(Outgoing { parts: parts.into(), ticket, ..Outgoing::default() }));
+    drop(raw.server.send(Outgoing { parts, ticket, ..Outgoing::default() }));
     assert!(matches!(raw.server.recv().now_or_never(), Some(Err(_))));
 }
 
@@ -287,7 +287,7 @@ fn a_write_chunk_of_many_segments_is_filled_in_order() {
     let ticket = raw.shown().unwrap().ticket;
     let content: Vec<u8> = (0..100).collect();
     let parts = vec![Part::Bytes(words(&[7, 100])), payload(&content, To::Ticket)];
-    drop(raw.server.send(Outgoing { parts: parts.into(), ticket, ..Outgoing::default() }));
+    drop(raw.server.send(Outgoing { parts, ticket, ..Outgoing::default() }));
     let did = raw.server_qp.did();
     let written: Vec<u8> = did
         .iter()
@@ -464,7 +464,7 @@ proptest! {
         raw.peer.send_raw(message.clone());
         if let Some(Ok(Some(shown))) = raw.server.recv().now_or_never() {
             let parts = vec![Part::Bytes(words(&[7, 5])), payload(b"hello", To::Ticket)];
-            drop(raw.server.send(Outgoing { parts: parts.into(), ticket: shown.ticket, ..Outgoing::default() }));
+            drop(raw.server.send(Outgoing { parts, ticket: shown.ticket, ..Outgoing::default() }));
             drop(raw.server.recv().now_or_never());
         }
         let raw = RawServer::new();

@@ -119,10 +119,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
         if stop > start {
             let len = stop.saturating_sub(start);
             let data = file.read_within(size, start, len as usize).await.map_err(|e| status(&e))?;
-            let data = match pieces.is_empty() {
-                true => c.in_memory(data).await?,
-                false => c.cx.answers.read(data, true).await.map_err(|e| status(&e.into()))?,
-            };
+            let data = c.cx.answers.read(data).await.map_err(|e| status(&e.into()))?;
             pieces.push(Piece { offset: start, len, data: Some(data) });
         }
         at = stop.max(at);

@@ -16,7 +16,7 @@ pub async fn read(c: &Compound<'_>, args: &Read) -> Result<(ReadHead, Payload), 
     let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, u64::from(count))).await?;
     let size = file.len().await.map_err(|e| status(&e))?;
     let data = file.read_within(size, args.offset, count as usize).await.map_err(|e| status(&e))?;
-    let data = c.in_memory(data).await?;
+    let data = c.cx.answers.read(data).await.map_err(|e| status(&e.into()))?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= size;
     Ok((ReadHead { eof, count }, data))
