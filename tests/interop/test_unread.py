@@ -8,10 +8,11 @@ import time
 import unittest
 
 import fuse
+import nfs4
 import oncrpc
 import test_rpctls
 import weft
-from oncrpc import NFS, opaque
+from oncrpc import NFS, opaque, words
 
 SIZE = 4 << 20
 READ = 6
@@ -79,6 +80,33 @@ class Unread(test_rpctls.WithKeys):
 
     def test_under_tls(self):
         self.others_are_served(b"plain", self.context())
+
+    def test_compounds_that_hold_data_do_not_wait_for_each_others_room(self):
+        """Each reads from a file system that may block, and lists another share behind that."""
+        def lookup(name):
+            return words(nfs4.LOOKUP) + opaque(name)
+
+        reads = words(nfs4.READ) + bytes(16) + struct.pack(">QI", 0, 1 << 20)
+        lists = words(nfs4.READDIR) + bytes(16) + words(64 << 10, 64 << 10, 1, 0x10)
+        root = words(nfs4.PUTROOTFH)
+        operations = [root, lookup(b"slow"), lookup(b"file"), reads, root, lookup(b"plain"), lists]
+        clients, calls = 4, 40
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(test_rpctls.Peer(self.port)) for _ in range(clients)]
+            for peer in peers:
+                peer.socket.settimeout(SOON)
+                # What is asked fits into the socket's buffers, so nobody needs to read meanwhile.
+                asked = [oncrpc.message(xid, NFS, 4, 1, nfs4.compound(0, *operations), peer.credential) for xid in range(calls)]
+                peer.socket.sendall(b"".join(map(oncrpc.record, asked)))
+            for peer in peers:
+                seen = set()
+                for _ in range(calls):
+                    mark, = struct.unpack(">I", peer.receive(4))
+                    reply = oncrpc.Reply(peer.receive(mark & 0x7FFF_FFFF))
+                    seen.add(reply.word())
+                    # A listing without room is asked for again.
+                    self.assertIn(nfs4.STATUS.get(status := reply.accepted().word(), status), ["ok", "DELAY"])
+                self.assertEqual(seen, set(range(calls)))
 
     def test_a_share_that_hangs_does_not_keep_the_replies_of_another_on_the_same_connection(self):
         slow, plain = self.file(b"slow"), self.file(b"plain")
