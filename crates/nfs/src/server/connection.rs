@@ -28,6 +28,7 @@ use super::context::Connection;
 use super::header::NotRpc;
 use super::instead::{self, Answer, Instead};
 use super::line::{self, CallbackLine};
+use super::ops;
 use super::watch::Watch;
 
 /// Messages taken before the running requests are polled again.
@@ -325,9 +326,11 @@ fn begin<'a>(
 ) -> Result<(), Error> {
     let mut next = Some(first);
     let mut begun = 0usize;
-    while let Some(message) = next {
+    while let Some(mut message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
+        } else if let Some((answer, operation)) = ops::at_once(connection, &mut message) {
+            send(channel, (Ok(answer), operation), unsent)?;
         } else {
             let answer = || {
                 let answer = connection.answer(message);

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::lock::Mutex as Queue;
 use weft_machine::recorder::{Details, User};
 use weft_machine::{Buf, Payload, PayloadSource};
@@ -24,8 +25,10 @@ use super::Server;
 use super::answers::Answers;
 use super::caller::Caller;
 use super::credential::{Credential, Ticket};
+use super::familiar::{Familiar, Known};
 use super::file_id::FileId;
-use super::handles::Named;
+use super::handles::{self, Named};
+use super::header::Header;
 use super::identity::Origin;
 use super::instead::Cut;
 use super::line::CallbackLine;
@@ -62,6 +65,8 @@ pub(super) struct Connection<'a> {
     pub admitted: Cell<bool>,
     /// Held while a reply is encrypted or signed, which takes memory of its length.
     pub protecting: Queue<()>,
+    /// Callers and files that it knows.
+    pub familiar: Familiar,
     /// The shares that the last request used; possibly replaced since.
     last_shares: RefCell<Rc<PeerShares>>,
     /// The same shares, acting for the last callers; the latest first.
@@ -106,7 +111,7 @@ const MAX_ACTING: usize = 16;
 pub(super) struct Context<'a> {
     pub connection: &'a Connection<'a>,
     /// The shares, which stay the same while the call is carried out.
-    pub shares: &'a PeerShares,
+    pub shares: &'a Rc<PeerShares>,
     /// The caller.
     pub caller: Caller,
     /// The caller's credential, if some share has rules that this caller may fail (see `export`).
@@ -231,6 +236,7 @@ impl<'a> Connection<'a> {
             watch,
             admitted: Cell::new(false),
             protecting: Queue::default(),
+            familiar: Familiar::default(),
             last_shares: RefCell::new(Rc::new(shares)),
             last_acting: RefCell::default(),
         }
@@ -256,6 +262,7 @@ impl<'a> Connection<'a> {
         let new = Rc::new(new);
         self.last_shares.replace(new.clone());
         self.last_acting.take();
+        self.familiar.clear();
         new
     }
 
@@ -310,6 +317,36 @@ impl<'a> Context<'a> {
         }
         self.meter.concerns(share.meter);
         Ok(Node { share, id })
+    }
+
+    /// Lets the connection know this call, whose arguments `d` has: a READ or WRITE.
+    pub fn meet(&self, call: &Header, credential: &Credential, d: &Decoder) {
+        let is_plain = !matches!(credential, Credential::Ticket(..)) && !d.is_reduced();
+        if !is_plain || self.kind == Kind::Datagram {
+            return;
+        }
+        let whole = d.beginning(d.position().saturating_add(4 + handles::BYTES));
+        let (Some(beginning), Some((length, handle))) =
+            (whole.get(4..), d.peek(4 + handles::BYTES).split_first_chunk::<4>())
+        else {
+            return;
+        };
+        if u32::from_be_bytes(*length) as usize != handles::BYTES || !self.familiar.is_wanted(beginning) {
+            return;
+        }
+        // The first READ of a file finds its node, which may have to wait.
+        let node = Handle::new(handle).and_then(|handle| self.node(&handle).now_or_never());
+        let Some(Ok(node)) = node else { return };
+        self.familiar.enter(beginning, |beginning| Known {
+            beginning,
+            procedure: call.procedure,
+            shares: self.shares.clone(),
+            share: node.share.clone(),
+            subject: node.share.meter,
+            node: node.id,
+            caller: self.caller.clone(),
+            user: self.details(credential).user,
+        });
     }
 
     /// The handle of a file.

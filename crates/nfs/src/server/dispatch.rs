@@ -104,7 +104,7 @@ impl Connection<'_> {
         credential: &Credential,
         d: Decoder,
         remote: Option<Rc<dyn RemotePayload>>,
-        shares: &PeerShares,
+        shares: &Rc<PeerShares>,
         meter: &CallMeter,
     ) -> Result<Results, Reply> {
         if let Peer::Udp(addr) = self.peer
@@ -150,7 +150,12 @@ impl Connection<'_> {
             (nfs3::PROGRAM, nfs3::VERSION) if changes(call.procedure) => {
                 Box::pin(cx.once(call, credential, d, body)).await
             }
-            (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
+            (nfs3::PROGRAM, nfs3::VERSION) => {
+                if matches!(call.procedure, nfs::READ | nfs::WRITE) {
+                    cx.meet(call, credential, &d);
+                }
+                cx.nfs(call.procedure, d, body).await
+            }
             (mount::PROGRAM, mount::VERSION) => Box::pin(cx.mount(call.procedure, d, body)).await,
             // RFC 7530 3.1, RFC 8881 2.9: version 4 requires a transport with congestion control.
             (nfs4::PROGRAM, nfs4::VERSION) if self.kind == Kind::Datagram => {

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::HashMap;
 use weft_store::{Attr, Cache, CurrentShares, Error, NodeId, OpenFile, Share, ShareKey, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
+use weft_wire::smb2::access::AccessMask;
 
 use super::caller::{Caller, READ, WRITE};
 use super::file_id::FileId;
@@ -71,25 +72,40 @@ impl OpenFiles {
         write: bool,
         caller: &Caller,
     ) -> Result<OpenFile, Error> {
-        let key = FileId { share, node: attr.node };
-        may_write(vfs, write)?;
-        // A cached descriptor is older than this request, so the kernel would let it write.
-        if write && attr.is_sealed {
-            return Err(Error::NotPermitted);
-        }
-        let wanted = guard::data(if write { WRITE } else { READ });
-        let now = vfs.descriptors();
-        let known = self.shard(key).find(key, write, now);
-        if let Some((file, Some(descriptor))) = known {
-            caller.admitted(descriptor.as_deref(), wanted)?;
+        if let Some(file) = self.known_as(vfs, share, attr, write, caller)? {
             return Ok(file);
         }
+        let key = FileId { share, node: attr.node };
+        let wanted = wanted(write);
+        let now = vfs.descriptors();
         let descriptor = access::stored(vfs, attr).await?.map(Arc::new);
         caller.admitted(descriptor.as_deref(), wanted)?;
         // Boxed, because a READ or WRITE of a known file does not come here.
         let file = Box::pin(self.open(vfs, key, write)).await?;
         self.shard(key).guard(key, (now, descriptor));
         Ok(file)
+    }
+
+    /// The same, if the file is open and its descriptor known.
+    pub fn known_as(
+        &self,
+        vfs: &Vfs,
+        share: ShareKey,
+        attr: &Attr,
+        write: bool,
+        caller: &Caller,
+    ) -> Result<Option<OpenFile>, Error> {
+        may_write(vfs, write)?;
+        // An open descriptor is older than this request, so the kernel would let it write.
+        if write && attr.is_sealed {
+            return Err(Error::NotPermitted);
+        }
+        let key = FileId { share, node: attr.node };
+        let Some((file, Some(descriptor))) = self.shard(key).find(key, write, vfs.descriptors()) else {
+            return Ok(None);
+        };
+        caller.admitted(descriptor.as_deref(), wanted(write))?;
+        Ok(Some(file))
     }
 
     /// The file of a node, opened if necessary.
@@ -138,6 +154,11 @@ impl OpenFiles {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The rights for reading or writing data.
+fn wanted(write: bool) -> AccessMask {
+    guard::data(if write { WRITE } else { READ })
 }
 
 /// A share may have become read-only since a file was opened.

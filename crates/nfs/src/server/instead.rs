@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{LogLimit, Payload, rt};
 use weft_transport::{Outgoing, Part, Peer, Ticket};
+use weft_wire::nfs3::{AttrOnly, Xdr};
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::Encoder;
 use weft_wire::{nfs3, nfs4};
@@ -106,9 +107,17 @@ impl Cut {
 }
 
 /// What to send if a reply cannot be sent.
-pub(super) struct Instead {
+pub(super) enum Instead {
+    /// A reply without attributes to a READ of version 3 with this transaction id.
+    Read3 { xid: u32 },
+    /// What is made of the reply.
+    Made(Box<Made>),
+}
+
+/// See [`Instead::Made`].
+pub(super) struct Made {
     /// The reply's header if it has a verifier; otherwise `head` begins with the header.
-    verified: Option<Box<Bytes>>,
+    verified: Option<Bytes>,
     /// The reply up to its first payload.
     head: Bytes,
     cut: Cut,
@@ -118,25 +127,31 @@ impl Instead {
     /// For a reply of these parts, if it may become unreadable.
     pub fn of(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(head), rest @ ..] = parts else { return None };
-        reads_files(rest).then(|| Instead { verified: None, head: head.clone(), cut })
+        reads_files(rest).then(|| Instead::Made(Box::new(Made { verified: None, head: head.clone(), cut })))
     }
 
     /// The same for a reply whose header is a part of its own.
     pub fn of_verified(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(header), Part::Bytes(head), rest @ ..] = parts else { return None };
-        reads_files(rest).then(|| Instead {
-            verified: Some(Box::new(header.clone())),
-            head: head.clone(),
-            cut,
-        })
+        let made = || Made { verified: Some(header.clone()), head: head.clone(), cut };
+        reads_files(rest).then(|| Instead::Made(Box::new(made())))
     }
 
     /// The reply.
     pub fn reply(self) -> Outgoing {
-        let Instead { verified, head, cut } = self;
+        let Made { verified, head, cut } = match self {
+            Instead::Made(made) => *made,
+            Instead::Read3 { xid } => {
+                let mut e = Encoder::with_capacity(Reply::SUCCESS_BYTES.saturating_add(8));
+                Reply::Success.emit(xid, &mut e);
+                e.u32(nfs3::Status::IO.0);
+                AttrOnly::default().emit(&mut e);
+                return Outgoing::bytes(e.into_bytes());
+            }
+        };
         let (header, results) = match &verified {
             None => head.split_at(Reply::SUCCESS_BYTES.min(head.len())),
-            Some(header) => (&***header, &*head),
+            Some(header) => (&**header, &*head),
         };
         let mut e = Encoder::with_capacity(header.len().saturating_add(results.len()));
         match cut.results(results) {

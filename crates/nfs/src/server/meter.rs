@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 
-use weft_machine::meter::{self, Class, Moved, Started, Subject};
+use weft_machine::meter::{self, Class, Moved, Started, Subject, What};
 use weft_machine::recorder;
 use weft_transport::Kind;
 use weft_wire::nfs4::opnum;
@@ -127,6 +127,14 @@ static V3_RDMA: Class = Class::new("nfs3", "rpc-rdma", PROCEDURES);
 static V4_TCP: Class = Class::new("nfs4", "tcp", OPERATIONS);
 static V4_RDMA: Class = Class::new("nfs4", "rpc-rdma", OPERATIONS);
 
+fn v3(kind: Kind) -> &'static Class {
+    match kind {
+        Kind::RpcRdma => &V3_RDMA,
+        Kind::Datagram => &V3_UDP,
+        _ => &V3_TCP,
+    }
+}
+
 /// What is counted of one call.
 pub(super) struct CallMeter {
     started: Started,
@@ -152,12 +160,24 @@ impl CallMeter {
         }
     }
 
+    /// A call of version 3 that is known without being parsed.
+    pub fn known(kind: Kind, procedure: u32, subject: Subject, sends_by_rdma: bool) -> CallMeter {
+        let meter = CallMeter::begin(sends_by_rdma, false);
+        meter.class.set(Some(v3(kind)));
+        meter.operation.set(procedure);
+        meter.subject.set(subject);
+        meter
+    }
+
+    /// What it is, for the flight recorder.
+    pub fn what(&self) -> Option<What> {
+        Some(self.class.get()?.what(self.operation.get() as usize, self.subject.get()))
+    }
+
     /// It is this call.
     pub fn parsed(&self, kind: Kind, call: &Header) {
         let (class, operation) = match (call.program, call.version, kind) {
-            (nfs3::PROGRAM, nfs3::VERSION, Kind::RpcRdma) => (&V3_RDMA, call.procedure),
-            (nfs3::PROGRAM, nfs3::VERSION, Kind::Datagram) => (&V3_UDP, call.procedure),
-            (nfs3::PROGRAM, nfs3::VERSION, _) => (&V3_TCP, call.procedure),
+            (nfs3::PROGRAM, nfs3::VERSION, _) => (v3(kind), call.procedure),
             (nfs4::PROGRAM, nfs4::VERSION, Kind::RpcRdma) => (&V4_RDMA, nfs4::NULL),
             (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, nfs4::NULL),
             _ => return,

@@ -20,6 +20,7 @@ mod dispatch;
 mod duplicates;
 mod durable;
 mod export;
+mod familiar;
 mod file_id;
 mod files;
 #[cfg(any(test, fuzzing))]

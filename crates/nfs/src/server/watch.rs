@@ -30,6 +30,11 @@ impl Watch {
         self.users.borrow().clone()
     }
 
+    /// Notes a call of this version by a caller who has called before.
+    pub(super) fn called_again(&self, version: u32) {
+        self.version.set(Some((version, 0)));
+    }
+
     /// Notes a call of this version. It costs a comparison and a store, because every READ and WRITE passes here.
     pub(super) fn called(&self, version: u32, minor: u32, credential: &Credential) {
         self.version.set(Some((version, minor)));

@@ -345,10 +345,15 @@ impl Vfs {
             // Boxed: few nodes are streams, and most requests await this.
             return Box::pin(self.stream_attr(node)).await;
         }
-        if let Some(attr) = self.backend.attr_now(node) {
+        if let Some(attr) = self.attr_now(node) {
             return attr;
         }
         Ok(expect!(self.submit(Op::Getattr { node }).await?, Outcome::Attr(attr) => attr))
+    }
+
+    /// The same, if the attributes can be had without waiting. `None` for named streams.
+    pub fn attr_now(&self, node: NodeId) -> Option<Result<Attr, Error>> {
+        if Streams::is_stream(node) { None } else { self.backend.attr_now(node) }
     }
 
     /// See [`Op::Setattr`].

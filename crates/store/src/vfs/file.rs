@@ -112,6 +112,11 @@ impl OpenFile {
         self.submit_read(offset, len, Some(size)).data().await
     }
 
+    /// The same, without waiting.
+    pub fn read_known(&self, size: u64, offset: u64, len: usize) -> Read<'_> {
+        self.submit_read(offset, len, Some(size))
+    }
+
     fn submit_read(&self, offset: u64, len: usize, size: Option<u64>) -> Read<'_> {
         match self.object.submit(ObjectOp::Read { offset, len, size }) {
             Submission::Now(Ok(Done::Data(data))) => Read::Now(Ok(data)),
@@ -140,6 +145,11 @@ impl OpenFile {
             return written;
         }
         answer!(self.object.submit(ObjectOp::Write { offset, source }), Done::Done => ())
+    }
+
+    /// The same, if it need not wait. `None`: nothing was written.
+    pub fn write_now(&self, offset: u64, chain: &[Bytes]) -> Option<Result<(), Error>> {
+        self.object.write_now(offset, chain)
     }
 
     /// Writes all of `source` at `offset`. If the file lies in memory and the source reaches it, the source fills it. Otherwise

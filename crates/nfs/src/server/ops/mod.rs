@@ -4,6 +4,7 @@
 //! parts are here.
 
 mod access;
+mod at_once;
 mod commit;
 mod create;
 mod fsinfo;
@@ -26,6 +27,9 @@ mod symlink;
 mod write;
 
 pub(super) use access::access;
+#[cfg(test)]
+pub(super) use at_once::AT_ONCE;
+pub(super) use at_once::at_once;
 pub(super) use commit::commit;
 pub(super) use create::create;
 pub(super) use fsinfo::fsinfo;

@@ -1,0 +1,399 @@
+//! READs and WRITEs of callers and files that a connection knows: they are answered at once, and as on a connection that knows
+//! nothing.
+
+use weft_machine::meter::Subject;
+use weft_machine::recorder::User;
+use weft_store::opens::Range;
+use weft_store::rules::Protection;
+use weft_store::{DirName, Make, SetAttr};
+use weft_wire::xdr::Data;
+
+use super::*;
+use crate::server::caller::Caller;
+use crate::server::familiar::{Familiar, Known};
+use crate::server::ops::AT_ONCE;
+use crate::server::peer_shares::PeerShares;
+
+/// What happens on a connection, one after the other.
+enum Step {
+    Call(Bytes),
+    /// By others.
+    Change(LocalBoxFuture<'static, ()>),
+}
+
+/// A connection on which changes happen between the calls.
+struct Steps {
+    steps: RefCell<VecDeque<Step>>,
+    replies: RefCell<Vec<Outgoing>>,
+}
+
+impl Channel for Steps {
+    without_rdma!();
+    fn peer(&self) -> Peer {
+        tcp(PEER)
+    }
+    fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        Box::pin(async {
+            loop {
+                let step = self.steps.borrow_mut().pop_front();
+                match step {
+                    None => return Ok(None),
+                    Some(Step::Change(change)) => change.await,
+                    Some(Step::Call(body)) => {
+                        return Ok(Some(Message { body, detached: None, ticket: Ticket::default() }));
+                    }
+                }
+            }
+        })
+    }
+    fn try_recv(&self) -> Option<Message> {
+        None
+    }
+    fn send(&self, message: Outgoing) -> Sending {
+        self.replies.borrow_mut().push(message);
+        Sending::answered(Ok(()))
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn close(&self) {}
+}
+
+/// The replies of one connection, and how many of them were given at once.
+async fn replies(server: &Server, steps: impl IntoIterator<Item = Step>) -> (Vec<Bytes>, usize) {
+    let steps = Steps { steps: RefCell::new(steps.into_iter().collect()), replies: RefCell::default() };
+    let steps = Rc::new(steps);
+    let before = AT_ONCE.get();
+    server.serve(steps.clone()).await.unwrap();
+    let mut replies = Vec::new();
+    for reply in steps.replies.take() {
+        let mut bytes = Vec::new();
+        for part in reply.parts {
+            match part {
+                Part::Bytes(piece) => bytes.extend_from_slice(&piece),
+                Part::Payload { data, .. } => {
+                    let fill = weft_wire::xdr::pad(data.len());
+                    bytes.extend_from_slice(&data.into_chain(&Pool::new(16 << 20)).await.unwrap().concat());
+                    bytes.resize(bytes.len() + fill, 0);
+                }
+            }
+        }
+        replies.push(Bytes::from(bytes));
+    }
+    (replies, AT_ONCE.get() - before)
+}
+
+const OWNER: u32 = 10;
+const STRANGER: u32 = 11;
+
+fn by(uid: u32) -> Credential {
+    Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid))
+}
+
+fn read_by(uid: u32, file: &Handle, offset: u64, count: u32) -> Bytes {
+    let args = ReadArgs { file: file.clone(), offset, count };
+    call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::READ, by(uid), &args)
+}
+
+fn write_by(uid: u32, file: &Handle, offset: u64, data: &'static [u8], stable: Stable) -> Bytes {
+    let head = WriteHead { file: file.clone(), offset, count: data.len() as u32, stable };
+    let args = WriteArgs { head, data: Data::Here(Bytes::from_static(data)) };
+    call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::WRITE, by(uid), &args)
+}
+
+/// A server that decides by claimed ids, and the handle of a file of OWNER that others may read.
+async fn served() -> (Arc<Server>, Handle, NodeId) {
+    let server = server_where(Policy { decides: true, squash_root: true });
+    let set = SetAttr { mode: Some(0o644), uid: Some(OWNER), gid: Some(OWNER), ..SetAttr::default() };
+    let vfs = server.vfs(0).clone();
+    let made = vfs.create(NodeId::ROOT, b"file", Make::File, weft_store::Exists::Fail, set).await.unwrap();
+    let node = made.attr.node;
+    let file = vfs.open(node, true).await.unwrap();
+    file.write(0, &[Bytes::from_static(b"0123456789abcdef")]).await.unwrap();
+    let id = FileId { share: server.share(0).key(), node };
+    let handle = server.handles.make(&server.shares.now(), id).await.unwrap();
+    (server, handle, node)
+}
+
+/// The status, and the bytes behind it.
+fn results(reply: &Bytes) -> (Status, Bytes) {
+    let mut d = Decoder::new(reply.clone());
+    assert_eq!(Reply::parse(&mut d).unwrap().1, Reply::Success);
+    (Status(d.u32().unwrap()), d.rest())
+}
+
+#[test]
+fn from_the_third_one_on_they_are_answered_at_once() {
+    rt::block_on(async {
+        let (server, file, _) = served().await;
+        let read = |at| Step::Call(read_by(STRANGER, &file, at, 4));
+        let (replies_, at_once) = replies(&server, (0..5).map(read)).await;
+        assert_eq!(at_once, 3, "the first is seen, the second is kept");
+        for (at, reply) in replies_.iter().enumerate() {
+            let (status, rest) = results(reply);
+            assert_eq!(status, Status::OK);
+            let expected = &b"0123456789abcdef"[at..at + 4];
+            assert!(rest.ends_with(expected), "{rest:?}");
+        }
+        let write = |at| Step::Call(write_by(OWNER, &file, at, b"xy", Stable::Unstable));
+        let (written, at_once) = replies(&server, (0..5).map(write)).await;
+        assert_eq!(at_once, 3);
+        assert!(written.iter().all(|reply| results(reply).0 == Status::OK));
+        let (now, _) = replies(&server, [Step::Call(read_by(OWNER, &file, 0, 16))]).await;
+        assert!(now[0].ends_with(b"xxxxxy6789abcdef"), "{:?}", now[0]);
+    })
+    .unwrap();
+}
+
+/// A change by somebody else, the calls that come after it, and how many of them may be answered at once.
+type Case =
+    (&'static str, fn(Arc<Server>, NodeId) -> LocalBoxFuture<'static, ()>, fn(&Handle) -> Bytes, usize);
+
+fn set(server: Arc<Server>, node: NodeId, set: SetAttr) -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        server.vfs(0).setattr(node, set).await.unwrap();
+    })
+}
+
+fn nothing(_: Arc<Server>, _: NodeId) -> LocalBoxFuture<'static, ()> {
+    Box::pin(async {})
+}
+
+const READ_IT: fn(&Handle) -> Bytes = |file| read_by(STRANGER, file, 2, 8);
+const WRITE_IT: fn(&Handle) -> Bytes = |file| write_by(OWNER, file, 2, b"new", Stable::Unstable);
+
+const CASES: &[Case] = &[
+    ("nothing, READ", nothing, READ_IT, 1),
+    ("nothing, WRITE", nothing, WRITE_IT, 1),
+    ("READ to the end", nothing, |file| read_by(STRANGER, file, 8, 100), 1),
+    ("READ past the end", nothing, |file| read_by(STRANGER, file, 100, 8), 1),
+    ("READ past every end", nothing, |file| read_by(STRANGER, file, u64::MAX, 8), 1),
+    ("READ of nothing", nothing, |file| read_by(STRANGER, file, 0, 0), 1),
+    (
+        "READ with more than arguments",
+        nothing,
+        |file| [&read_by(STRANGER, file, 0, 4)[..], b"more"].concat().into(),
+        0,
+    ),
+    ("READ with less than arguments", nothing, |file| read_by(STRANGER, file, 0, 4).slice(..100), 0),
+    ("WRITE to be durable", nothing, |file| write_by(OWNER, file, 0, b"new", Stable::FileSync), 0),
+    ("WRITE past every end", nothing, |file| write_by(OWNER, file, u64::MAX, b"new", Stable::Unstable), 0),
+    ("WRITE of nothing", nothing, |file| write_by(OWNER, file, 3, b"", Stable::Unstable), 1),
+    (
+        "WRITE without all of its data",
+        nothing,
+        |file| {
+            let whole = write_by(OWNER, file, 0, b"0123", Stable::Unstable);
+            whole.slice(..whole.len() - 4)
+        },
+        0,
+    ),
+    (
+        "WRITE with another count than data",
+        nothing,
+        |file| {
+            let head = WriteHead { file: file.clone(), offset: 0, count: 5, stable: Stable::Unstable };
+            let args = WriteArgs { head, data: Data::Here(Bytes::from_static(b"new")) };
+            call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::WRITE, by(OWNER), &args)
+        },
+        0,
+    ),
+    (
+        "truncated",
+        |server, node| set(server, node, SetAttr { size: Some(4), ..SetAttr::default() }),
+        READ_IT,
+        1,
+    ),
+    (
+        "forbidden to others",
+        |server, node| set(server, node, SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+        READ_IT,
+        0,
+    ),
+    (
+        "forbidden to write",
+        |server, node| set(server, node, SetAttr { uid: Some(12), ..SetAttr::default() }),
+        WRITE_IT,
+        0,
+    ),
+    (
+        "removed",
+        |server, _| {
+            Box::pin(async move {
+                server.vfs(0).remove(NodeId::ROOT, b"file").await.unwrap();
+            })
+        },
+        READ_IT,
+        0,
+    ),
+    (
+        "replaced",
+        |server, _| {
+            Box::pin(async move {
+                let vfs = server.vfs(0).clone();
+                let set = SetAttr::default();
+                vfs.create(NodeId::ROOT, b"new", Make::File, weft_store::Exists::Fail, set).await.unwrap();
+                let at = |name| DirName { dir: NodeId::ROOT, name };
+                vfs.rename(at(&b"new"[..]), at(&b"file"[..]), true).await.unwrap();
+            })
+        },
+        READ_IT,
+        0,
+    ),
+    (
+        "opened by somebody who shares it with nobody",
+        |server, node| {
+            Box::pin(async move {
+                let opens = server.vfs(0).opens().clone();
+                let open =
+                    opens.try_open(node, &Opening::new(Rights::ALL, Rights::NONE, opens.key())).unwrap();
+                std::mem::forget(open);
+            })
+        },
+        READ_IT,
+        0,
+    ),
+    (
+        "locked",
+        |server, node| {
+            Box::pin(async move {
+                let opens = server.vfs(0).opens().clone();
+                let open =
+                    opens.try_open(node, &Opening::new(Rights::ALL, Rights::ALL, opens.key())).unwrap();
+                open.lock(Range::new(0, 4).unwrap(), true).await.unwrap();
+                std::mem::forget(open);
+            })
+        },
+        READ_IT,
+        0,
+    ),
+    (
+        "no longer served",
+        |server, _| {
+            Box::pin(async move {
+                let shares = vec![Share::new("another", Vfs::new(Ram::new(1 << 20)))];
+                server.replace_shares(shares).await;
+            })
+        },
+        READ_IT,
+        0,
+    ),
+    (
+        "served read-only",
+        |server, _| {
+            Box::pin(async move {
+                let mut share = (*server.share(0)).clone();
+                share.rules.nfs.read_only = true;
+                server.replace_shares(vec![share]).await;
+            })
+        },
+        WRITE_IT,
+        0,
+    ),
+    (
+        "served to another network",
+        |server, _| {
+            Box::pin(async move {
+                let mut share = (*server.share(0)).clone();
+                share.rules.nfs.networks = vec!["203.0.113.0/24".parse().unwrap()];
+                server.replace_shares(vec![share]).await;
+            })
+        },
+        READ_IT,
+        0,
+    ),
+];
+
+#[test]
+fn after_a_change_they_are_answered_as_on_a_new_connection() {
+    for (what, change, call, at_once) in CASES {
+        rt::block_on(async {
+            let (server, file, node) = served().await;
+            let warm = || (0..3).flat_map(|_| [READ_IT(&file), WRITE_IT(&file)]);
+            let steps = warm()
+                .map(Step::Call)
+                .chain([Step::Change(change(server.clone(), node)), Step::Call(call(&file))]);
+            let (known, count) = replies(&server, steps).await;
+            // The first READ is seen. The first WRITE names the same file, and is kept, as is the second READ.
+            assert_eq!(count, 3 + at_once, "{what}");
+            let (mut fresh, count) = replies(&server, [Step::Call(call(&file))]).await;
+            assert_eq!(count, 0);
+            let (known, fresh) = (known.last().cloned(), fresh.pop());
+            // A WRITE changes the times of the file. Its attributes are 84 bytes behind the status and a flag.
+            let but_times = |reply: Option<Bytes>| {
+                reply.map(|reply| {
+                    let is_success = reply.len() > Reply::SUCCESS_BYTES;
+                    let (status, rest) = if is_success { results(&reply) } else { (Status(u32::MAX), reply) };
+                    (status, rest.len(), rest)
+                })
+            };
+            let (known, fresh) = (but_times(known), but_times(fresh));
+            assert_eq!(
+                known.as_ref().map(|(status, len, _)| (*status, *len)),
+                fresh.as_ref().map(|(status, len, _)| (*status, *len)),
+                "{what}"
+            );
+            if !what.contains("WRITE") && !what.contains("write") {
+                assert_eq!(known, fresh, "{what}");
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn another_caller_is_another_call() {
+    rt::block_on(async {
+        let (server, file, _) = served().await;
+        let calls = (0..6).flat_map(|_| {
+            [
+                write_by(OWNER, &file, 0, b"own", Stable::Unstable),
+                write_by(STRANGER, &file, 0, b"bad", Stable::Unstable),
+            ]
+        });
+        let (all, _) = replies(&server, calls.map(Step::Call)).await;
+        for pair in all.chunks(2) {
+            assert_eq!(results(&pair[0]).0, Status::OK);
+            assert_eq!(results(&pair[1]).0, Status::ACCES);
+        }
+        let (now, _) = replies(&server, [Step::Call(read_by(OWNER, &file, 0, 3))]).await;
+        assert!(now[0].ends_with(b"own\0"), "{:?}", now[0]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_connection_knows_so_many_and_no_more() {
+    rt::block_on(async {
+        let (server, _, node) = served().await;
+        let familiar = Familiar::default();
+        let (list, protection) = (server.shares.now(), Protection::None);
+        let shares = Rc::new(PeerShares::new(list, server.policy, tcp(PEER), protection));
+        let message = |n: u64| [&[0; 44][..], &n.to_be_bytes(), b"arguments"].concat();
+        let beginning = |n: u64| message(n)[4..52].to_vec();
+        for n in 1..=100 {
+            assert!(!familiar.is_wanted(&beginning(n)), "seen once");
+            assert!(familiar.is_wanted(&beginning(n)), "seen again");
+            familiar.enter(&beginning(n), |beginning| Known {
+                beginning,
+                procedure: n as u32,
+                shares: shares.clone(),
+                share: server.share(0).clone(),
+                subject: Subject::NONE,
+                node,
+                caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
+                user: User::None,
+            });
+        }
+        let known: Vec<_> = (1..=100).filter_map(|n| familiar.find(&message(n))).collect();
+        assert_eq!(
+            known.iter().map(|known| known.procedure).collect::<Vec<_>>(),
+            (85..=100).collect::<Vec<_>>()
+        );
+        assert!(familiar.find(b"").is_none() && familiar.find(&message(100)[..51]).is_none());
+        assert!(!familiar.is_wanted(&[1; 600]) && !familiar.is_wanted(&[1; 600]), "too long");
+        familiar.clear();
+        assert!(familiar.find(&message(100)).is_none());
+    })
+    .unwrap();
+}
