@@ -75,7 +75,7 @@ def main():
         data = work / "data"
         data.mkdir(mode=0o777)
         clients = programs(arguments, work)
-        if not arguments.chimera:
+        if not arguments.chimera and not arguments.beside:
             print("there is no --chimera BINARY: Chimera is not among the peers")
 
         def loader(line, server, share):

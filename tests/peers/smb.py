@@ -89,7 +89,7 @@ def main():
     arguments = arguments.parse_args()
     if not arguments.libsmb2_loader:
         print("there is no loader on libsmb2: its lines are left out")
-    if not arguments.chimera:
+    if not arguments.chimera and not arguments.beside:
         print("there is no --chimera BINARY: Chimera is not among the peers")
 
     with tempfile.TemporaryDirectory(prefix="weft-peers-") as folder:
