@@ -1,7 +1,7 @@
 /*
- * nfs-loader is an independent asynchronous client of NFSv3 and NFSv4.0 (libnfs): it keeps a number of READs or WRITEs outstanding on
- * one connection for a while and prints what it did. It measures nothing of the server; nfs.py does. With one request
- * at a time it polls the socket without a pause, so that its own wake-ups are not in the latency.
+ * nfs-loader is an independent asynchronous client of NFSv3 and NFSv4.0 (libnfs): it keeps a number of READs or WRITEs
+ * outstanding on one connection for a while and prints what it did. It measures nothing of the server; nfs.py does. With one
+ * request at a time it polls the socket without a pause, so that its own wake-ups are not in the latency.
  */
 #include <fcntl.h>
 #include <poll.h>

@@ -380,7 +380,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: nfs41-loader PORT /EXPORT/FILE read|write SIZE DEPTH SPAN SECONDS\n");
 		return 2;
 	}
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(atoi(argv[1])) };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	address.sin_port = htons(atoi(argv[1]));
 	int one = 1;
 	writes = !strcmp(argv[3], "write");
 	size = strtoull(argv[4], NULL, 10);

@@ -5,14 +5,14 @@ a round trip; a volume that is not replicated beside the bare file. The machine 
 First copies are of volumes in memory, in two ways. A "sparse" destination gets each page from the kernel while it is copied
 into, which a receiver of raw Writes does not: that is registered memory, all there. So what is held beside raw Writes is the
 copy between volumes whose memory was taken before (`weft volume create --ram --allocate`), and beside raw Writes over 256 MiB
-of memory: 16 MiB that go round stay in the processor's cache, and a volume does not. The other figures are printed as well. Beside the copy over TCP stand WRITEs of the bare program of
-tests/peers/floor into as much memory.
+of memory: 16 MiB that go round stay in the processor's cache, and a volume does not. The other figures are printed as well.
+Beside the copy over TCP stand WRITEs of the bare program of tests/peers/floor into as much memory.
 
 Durable writes are to blocks that were written before, by a log that has gone round: the first write to a block of a new file
 costs the file system a transaction of its own. No thread looks for work before it sleeps there (--spin-us 0): the threads of two
-servers and of their client would do that on each other's processors. Beside each stands a floor, the same
-bare program: it receives 8 KiB, stores them in a file that goes round (pwrite, fdatasync) and answers; for a synchronous write
-it sends them to another one first, so that both disks work at the same time. No durable write over TCP can take less.
+servers and of their client would do that on each other's processors. Beside each stands a floor, the same bare program:
+it receives 8 KiB, stores them in a file that goes round (pwrite, fdatasync) and answers; for a synchronous write it sends them to
+another one first, so that both disks work at the same time. No durable write over TCP can take less.
 
     bench.py [--size BYTES] [--rounds N] [--writes N] [--seconds N] [--json FILE] [--gate]
 
