@@ -26,19 +26,19 @@ help:
 	@echo "make test-reproducible  build the package twice, in other folders and surroundings, and compare the two byte by byte"
 	@echo "make build        build the release binary, $(WEFT)"
 	@echo "make quick        build an optimised binary for day-to-day work, target/quick/weft: after a change, in a part of the time"
-	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
+	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short; then the floor beside it"
 	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
 	@echo "make bench-peers  compare SMB READ with Debian's smbd, by the same independent client (installs samba)"
-	@echo "make bench-smb    SMB READ and WRITE, plain, signed, encrypted, of folders and of memory, beside the floor and the best peer; OPTIONS='--match signed --size 8192'"
+	@echo "make bench-smb    SMB READ and WRITE, plain, signed, encrypted, of folders and of memory, beside the floor and the best peer; OPTIONS='--match signed --size 8192', CHIMERA=FILE for another peer"
 	@echo "make bench-before compare SMB and NFS with an older version of weft, BESIDE=FILE, by the same independent clients"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
 	@echo "make bench-team   200 users, 50 shares, 2,000 connections: memory, latency of log-ons, reload; beside Debian's smbd (installs samba)"
 	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
-	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
+	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes, beside a floor"
 	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
 	@echo "make bench-instructions  instructions and allocations of the server per READ and WRITE (installs valgrind)"
-	@echo "make bench-nfs    NFSv3 READ and WRITE beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
+	@echo "make bench-nfs    READ and WRITE of NFSv3, 4.0 and 4.1 beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
 
 build:
 	$(CARGO) build --release --locked -p weft
@@ -177,7 +177,8 @@ fuzz:
 	/usr/bin/python3 fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
 
 bench-demo: build
-	$(WEFT) demo --gate --out report.html --json report.json
+	rm -f report.json; $(WEFT) demo --gate --out report.html --json report.json; first=$$?; \
+	[ -e report.json ] && /usr/bin/python3 tests/peers/demo.py report.json && exit $$first
 
 bench-rdma: build
 	$(WEFT) rdma bench --gate --json bench-rdma.json
@@ -186,12 +187,13 @@ bench-peers: build
 	bash tests/peers/run.sh smb --first
 
 # Three quarters of an hour on a quiet machine. On Debian 12 the peers are those of Debian 13, in a root directory of their own
-# (tests/peers/root.sh: some minutes, once); PEERS=host takes the host's. OPTIONS="--client go-smb2 --size 8192 --repetitions 1 --json FILE"
+# (tests/peers/root.sh: some minutes, once); PEERS=host takes the host's. CHIMERA=FILE is Chimera's program, built from its public
+# repository, and becomes a peer. OPTIONS="--client go-smb2 --size 8192 --repetitions 1 --json FILE"
 # is a short run that keeps all figures. The second half compares our own server with itself: SMB Direct over shared memory with
 # SMB/TCP, and encrypted transfers with the cipher alone. Both halves run, even if the first one fails; with OPTIONS only the first.
 bench-smb: build
 	$(if $(OPTIONS),,$(CARGO) build --release --locked -p weft-smb --example aead)
-	bash tests/peers/run.sh smb $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/direct.py &&) exit $$first
+	bash tests/peers/run.sh smb $(if $(CHIMERA),--chimera $(abspath $(CHIMERA))) $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/direct.py &&) exit $$first
 
 # BESIDE=FILE names a binary of an older version. Both halves run, even if the first one fails.
 bench-before: build
@@ -209,10 +211,10 @@ bench-team: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/team.py $(if $(OUT),--out $(OUT))
 
-# Half an hour; PEERS and OPTIONS as in bench-smb. The second half compares our own server with itself: NFS/RDMA over shared
+# Three quarters of an hour; PEERS, OPTIONS and CHIMERA as in bench-smb. The second half compares our own server with itself: NFS/RDMA over shared
 # memory with NFS/TCP, by `weft bench`. Both halves run, even if the first one fails; with OPTIONS only the first.
 bench-nfs: build
-	bash tests/peers/run.sh nfs $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/rdma.py &&) exit $$first
+	bash tests/peers/run.sh nfs $(if $(CHIMERA),--chimera $(abspath $(CHIMERA))) $(OPTIONS); first=$$?; $(if $(OPTIONS),,/usr/bin/python3 tests/peers/rdma.py &&) exit $$first
 
 # Two minutes on a quiet machine; another bound than 1 % would not be worth a run.
 bench-admin: build

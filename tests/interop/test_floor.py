@@ -3,6 +3,8 @@
 A floor that moved fewer bytes, or other ones, would make every server look bad, and its figures would not show it. So its
 frames are checked here from outside, by Python and by PyCryptodome, and the ratios by figures that are given."""
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -21,6 +23,7 @@ from Cryptodome.Hash import CMAC
 PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
 sys.path.insert(0, str(PEERS))
 import compare  # noqa: E402
+from servers import build_floor  # noqa: E402
 
 SPAN = 4 << 20
 SIZES = [8 << 10, 256 << 10, 1 << 20]
@@ -102,9 +105,7 @@ class Running(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="weft-floor-")
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.program = pathlib.Path(cls.folder.name) / "floor"
-        sources = sorted((PEERS / "floor").glob("*.c"))
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", cls.program, *sources, "-lcrypto"], check=True)
+        cls.program = build_floor(pathlib.Path(cls.folder.name) / "floor")
 
     def setUp(self):
         self.path = pathlib.Path(self.folder.name) / "file"
@@ -235,12 +236,68 @@ class Loads(Running):
 
     def test_what_is_not_possible_is_refused(self):
         for words in ["smb read file pieces plain 8192 32 4194304 10", "smb write file sendfile plain 8192 32 4194304 10",
-                      "nfs read file copy gcm 8192 32 4194304 10", "smb read file sendfile gmac 8192 32 4194304 10",
+                      "nfs4.1 read file copy gcm 8192 32 4194304 10", "smb read file sendfile gmac 8192 32 4194304 10",
                       "smb read file copy plain 0 32 4194304 10", "smb read file copy plain 8192 many 4194304 10"]:
             with self.subTest(words=words):
                 done = self.load(*words.split())
                 self.assertEqual(done.returncode, 2)
                 self.assertIn("not possible", done.stderr)
+
+
+class Stored(unittest.TestCase):
+    """The floor of a durable write."""
+
+    def test_a_message_is_in_both_files_when_it_is_answered_and_the_file_goes_round(self):
+        with tempfile.TemporaryDirectory(prefix="weft-floor-") as folder, contextlib.ExitStack() as ends:
+            port, paths, size = None, [], 4096
+            program = build_floor(pathlib.Path(folder) / "floor")
+            for name in ["there", "here"]:
+                paths.append(pathlib.Path(folder) / name)
+                paths[-1].write_bytes(bytes(2 * size))
+                command = [program, "store", paths[-1], str(2 * size), str(size), *([str(port)] if port else [])]
+                process = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+                ends.callback(process.kill)
+                port = int(process.stdout.readline())
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                messages = [os.urandom(size) for _ in range(3)]
+                for number, message in enumerate(messages):
+                    client.sendall(message)
+                    self.assertEqual(client.recv(16, socket.MSG_WAITALL), message[:16])
+                    for path in paths:
+                        at = number % 2 * size
+                        self.assertEqual(path.read_bytes()[at:at + size], message)
+            self.assertEqual(process.wait(30), 0)
+
+
+class Measured(unittest.TestCase):
+    """Loaders that are a line of shell each."""
+
+    def measure(self, script):
+        server = types.SimpleNamespace(name="new", cpu_seconds=lambda: 1.0)
+        line = compare.Line("READ", ("weft", "data"), (), 8192, None, metric="latency")
+        with unittest.mock.patch.object(compare, "PATIENCE", 0.5):
+            return compare.measure(line, server, ["sh", "-c", script], 0.1)
+
+    def test_a_loader_that_begins_again_is_measured(self):
+        done = json.dumps({"operations": 4, "bytes": 4, "seconds": 2})
+        self.assertEqual(self.measure(f"echo begin; echo begin; echo '{done}'; cat"), 500_000)
+
+    def test_one_that_makes_no_progress_stalls_and_is_ended(self):
+        for script in ["sleep 60", "echo begin; sleep 60 & wait"]:
+            with self.subTest(script=script), self.assertRaises(compare.InVain) as raised:
+                self.measure(script)
+            self.assertEqual(raised.exception.word, "stalls")
+
+    def test_one_that_ends_early_fails(self):
+        for script in ["exit 1", "echo begin; exit 1", "echo hello"]:
+            with self.subTest(script=script), self.assertRaises(compare.InVain) as raised:
+                self.measure(script)
+            self.assertEqual(raised.exception.word, "fails")
+
+    def test_one_without_an_operation_does_nothing(self):
+        with self.assertRaises(compare.InVain) as raised:
+            self.measure("""echo begin; echo '{"operations": 0, "bytes": 0, "seconds": 1}'""")
+        self.assertEqual(raised.exception.word, "does nothing")
 
 
 class Judged(unittest.TestCase):
@@ -267,8 +324,11 @@ class Judged(unittest.TestCase):
             servers = {name: Server(name) for name in ["weft", "old", "new", "floor"]}
             given = {name: iter(list(values) * len(lines)) for name, values in figures.items()}
 
-            def measure(line, server, command):
-                return next(given[command if server.name == "floor" else server.name])
+            def measure(line, server, command, seconds):
+                figure = next(given[command if server.name == "floor" else server.name])
+                if isinstance(figure, str):
+                    raise compare.InVain(figure, server)
+                return figure
 
             with unittest.mock.patch.object(compare, "measure", measure), \
                     unittest.mock.patch.object(compare, "claim_memory", lambda: None), \
@@ -311,6 +371,31 @@ class Judged(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("0.50 of new's", said)
         self.assertEqual(len(found["short"]), 1)
+
+    def test_a_peer_that_stalls_is_shown_and_the_other_one_counts(self):
+        figures = {**self.FIGURES, "new": [1.3, "stalls"]}
+        code, said, found = self.judge(figures, self.line(1.4, 0.6))
+        self.assertEqual((code, found["short"]), (0, []))
+        [line] = found["lines"]
+        self.assertEqual(line["best_peer"]["neighbour"], "old")
+        self.assertEqual([peer["in_vain"] for peer in line["peers"]], [None, "stalls"])
+        self.assertIn("old 4 (4-4), new stalls", said)
+
+    def test_a_line_without_any_peer_that_came_to_its_end_falls_short(self):
+        code, said, found = self.judge({**self.FIGURES, "old": ["fails"], "new": ["stalls"]}, self.line(1.4, 0.6))
+        self.assertEqual(code, 1)
+        self.assertIn("no peer came to its end (old fails, new stalls)", said)
+        self.assertIsNone(found["lines"][0]["best_peer"])
+
+    def test_a_peer_with_a_bound_of_its_own_is_judged_though_another_one_is_the_best(self):
+        def judged(bound):
+            return self.judge(self.FIGURES, dataclasses.replace(self.line(1.4, 0.6), bounds=(("old", bound),)))
+
+        self.assertEqual(judged(0.33)[0], 0)
+        code, said, found = judged(0.3)
+        self.assertEqual(code, 1)
+        self.assertIn("0.33 of old's server CPU s/GiB, promised <= 0.3", said)
+        self.assertTrue(found["lines"][0]["best_peer"]["holds"])
 
     def test_one_of_two_clients_that_falls_short_is_enough(self):
         figures = {name: values * 2 for name, values in self.FIGURES.items()}

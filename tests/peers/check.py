@@ -103,7 +103,7 @@ def smb_lines(work, data, arguments):
                 yield from check(
                     f"smbd, {'WRITE' if write else 'READ'}", size,
                     lambda: weft(server, target, size, write, arguments, arguments.span if write else None),
-                    {"smb2 in Go": lambda: measure(line, server, command) * 1e6}, arguments.repetitions,
+                    {"smb2 in Go": lambda: measure(line, server, command, arguments.seconds) * 1e6}, arguments.repetitions,
                 )
     finally:
         server.stop()
@@ -122,7 +122,7 @@ def nfs_lines(work, data, arguments):
                 share = str(export).strip("/").replace("/", "%2F")
                 name = "check.bin" if write else "file.bin"
                 target = f"nfs://127.0.0.1:{server.port}/{share}/{name}?mountport={server.mount_port}"
-                theirs = {"libnfs": lambda: measure(line, server, command) * 1e6}
+                theirs = {"libnfs": lambda: measure(line, server, command, arguments.seconds) * 1e6}
                 if has_nfs(["fio"]):
                     theirs["fio"] = lambda: fio(server, size, write, arguments)
                 yield from check(

@@ -10,9 +10,11 @@ import mmap
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 from servers import PASSWORD, USER, WEFT
@@ -32,6 +34,8 @@ BESIDE = "other"
 FLOOR = "floor"
 # A floor needs less time than a server: its figures hardly differ.
 FLOOR_SECONDS = 1.0
+# A loader that says nothing for so long beyond the time that it was given makes no progress.
+PATIENCE = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +64,31 @@ class Line:
     ours: tuple  # server, share
     peers: tuple  # of the same
     size: int
-    promise: float | None
+    promise: float | None  # on Weft / each peer that has no bound of its own
     write: bool = False
     metric: str = "cpu"
     depth: int = 32
     loader: str = "plain"
     floor: Floor | None = None
+    bounds: tuple = ()  # pairs of a peer's server and the bound on Weft / this peer
+
+    def bound(self, server):
+        return dict(self.bounds).get(server, self.promise)
+
+
+class InVain(SystemExit):
+    """A loader got nothing done: against a peer this is shown, against Weft and the floor it ends the bench."""
+
+    def __init__(self, word, server):
+        super().__init__(f"{server.name} {word}: the loader did not come to its end")
+        self.word = word
+
+
+def program(path):
+    """A path of the command line to something that can be run."""
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"{path} is no program: name the file that you built")
+    return os.path.abspath(path)
 
 
 def options(description):
@@ -96,7 +119,7 @@ def wanted(lines, arguments):
         alike = {}
         for line in lines:
             other = (f"{BESIDE} {line.ours[0]}", line.ours[1])
-            other = dataclasses.replace(line, peers=(other,), promise=None, floor=None)
+            other = dataclasses.replace(line, peers=(other,), promise=None, bounds=(), floor=None)
             alike.setdefault(dataclasses.replace(other, title=""), other)
         lines = alike.values()
     found = [
@@ -144,27 +167,37 @@ def claim_memory(size=512 << 20):
             memory[page] = 1
 
 
-def measure(line, server, command):
-    """One run of the loader `command`: the line's metric."""
+def next_line(process, seconds):
+    """What a loader says next; it is killed if it says nothing for so long."""
+    timer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        timer.cancel()
+
+
+def measure(line, server, command, seconds):
+    """One run of the loader `command`, which takes so long: the line's metric."""
     cpus = ",".join(str(c) for c in range(1, os.cpu_count())) or "0"
     process = subprocess.Popen(
-        ["taskset", "-c", cpus, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ["taskset", "-c", cpus, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         # The password comes by the environment: command lines are visible to everybody.
         env=dict(os.environ, LOADER_USER=USER, LOADER_PASSWORD=PASSWORD),
     )
-    before = None
-    # A loader whose attempt was in vain begins again.
-    while (said := process.stdout.readline()).strip() == "begin":
-        before = server.cpu_seconds()
-    if before is None or not said:
-        raise SystemExit(f"the loader {'failed' if before else 'did not begin'} against {server.name}")
-    done = json.loads(said)
-    cpu = server.cpu_seconds() - before
-    process.stdin.close()
-    if process.wait() != 0:
-        raise SystemExit(f"the loader failed against {server.name}")
+    with process:
+        before = None
+        # A loader whose attempt was in vain begins again.
+        while (said := next_line(process, seconds + PATIENCE)).strip() == "begin":
+            before = server.cpu_seconds()
+        if before is not None and said:
+            done = json.loads(said)
+            cpu = server.cpu_seconds() - before
+        process.stdin.close()
+        if process.wait() != 0 or before is None or not said:
+            raise InVain("stalls" if process.returncode == -signal.SIGKILL else "fails", server)
     if not done["operations" if line.metric == "latency" else "bytes"]:
-        raise SystemExit(f"the loader got nothing done against {server.name}")
+        raise InVain("does nothing", server)
     return METRICS[line.metric][1](done["bytes"], done["operations"], done["seconds"], cpu)
 
 
@@ -208,49 +241,77 @@ def compare(line, servers, loader, arguments):
     `loader(line, server, share)` is the command of the load."""
     unit, _, less = METRICS[line.metric]
     floors = {pattern: [] for pattern in line.floor.patterns} if line.floor else {}
-    ours, peers = [], {side: [] for side in line.peers}
+    ours, peers, in_vain = [], {side: [] for side in line.peers}, {}
+
+    def measured(side):
+        claim_memory()
+        return measure(line, servers[side[0]], loader(line, servers[side[0]], side[1]), arguments.seconds)
+
     for _ in range(arguments.repetitions):
         for pattern, figures in floors.items():
             claim_memory()
-            figures.append(measure(line, servers[FLOOR], servers[FLOOR].load(line, pattern, arguments.span, FLOOR_SECONDS)))
-        for (name, share), figures in [(line.ours, ours), *peers.items()]:
-            claim_memory()
-            figures.append(measure(line, servers[name], loader(line, servers[name], share)))
-    peer = best(peers, less)
-    promise = line.promise
-    if peer[0].startswith(BESIDE):
-        spread = max((max(f) - min(f)) / statistics.median(f) for f in [ours, *peers.values()])
-        promise = 1 + spread if less else max(1 - spread, 0)
+            command = servers[FLOOR].load(line, pattern, arguments.span, FLOOR_SECONDS)
+            figures.append(measure(line, servers[FLOOR], command, FLOOR_SECONDS))
+        ours.append(measured(line.ours))
+        for side, figures in peers.items():
+            try:
+                if side not in in_vain:
+                    figures.append(measured(side))
+            except InVain as why:
+                in_vain[side] = why.word
+    whole = {side: figures for side, figures in peers.items() if side not in in_vain}
 
     def ratio(neighbour, figures, bound):
         return Ratio(statistics.median(ours) / statistics.median(figures), neighbour, bound, less)
 
-    ratios = [ratio(servers[peer[0]].name, peers[peer], promise)]
-    columns = [f"{servers[peer[0]].name} {shown(peers[peer])}"]
+    def bound(name):
+        if not name.startswith(BESIDE):
+            return line.bound(name)
+        spread = max((max(f) - min(f)) / statistics.median(f) for f in [ours, *whole.values()])
+        return 1 + spread if less else max(1 - spread, 0)
+
+    to_peers = {side: ratio(servers[side[0]].name, figures, bound(side[0])) for side, figures in whole.items()}
+    peer = best(whole, less) if whole else None
+    to_peer = to_peers.get(peer)
+    peer_column = ", ".join([
+        *([f"{to_peer.neighbour} {shown(peers[peer])}"] if peer else []),
+        *(f"{servers[name].name} {word}" for (name, _), word in in_vain.items()),
+    ])
+    # The best peer's ratio is shown in any case, another one's if its bound is not kept.
+    ratio_column = ", ".join([
+        str(to_peer or "-"),
+        *(f"{found.neighbour} {found}" for side, found in to_peers.items() if side != peer and not found.holds()),
+    ])
+    floor_column, to_floor = "-", None
     if floors:
         pattern = best(floors, less)
-        ratios.insert(0, ratio(f"floor ({pattern})", floors[pattern], line.floor.most))
-        columns.insert(0, f"{pattern} {shown(floors[pattern])}")
-    else:
-        columns.insert(0, "-")
-    print(f"{line.title:24} {line.size >> 10:5} KiB  {line.loader:12} {unit:19} {columns[0]:30} {shown(ours):22} {columns[1]:36} "
-          f"{str(ratios[0]) if floors else '-':20} {ratios[-1]}", flush=True)
+        to_floor = ratio(f"floor ({pattern})", floors[pattern], line.floor.most)
+        floor_column = f"{pattern} {shown(floors[pattern])}"
+    print(f"{line.title:28} {line.size >> 10:5} KiB  {line.loader:12} {unit:19} {floor_column:30} {shown(ours):22} {peer_column:36} "
+          f"{str(to_floor or '-'):20} {ratio_column}", flush=True)
+    work = f"{line.title}, {line.size >> 10} KiB, {line.loader}"
+    short = [
+        f"{work}: {found.value:.2f} of {found.neighbour}'s {unit}, promised {found.bound_text()}"
+        for found in [*([to_floor] if to_floor else []), *to_peers.values()] if not found.holds()
+    ]
+    if not whole:
+        short.append(f"{work}: no peer came to its end ({peer_column})")
     return {
         "title": line.title, "bytes": line.size, "depth": line.depth, "write": line.write, "client": line.loader,
         "unit": unit, "less_is_better": less,
         "weft": {"server": servers[line.ours[0]].name, "share": line.ours[1], "figures": ours},
         "floor": {
             "storage": line.floor.storage, "protection": line.floor.protection, "patterns": floors,
-            **ratios[0].as_json(),
+            **to_floor.as_json(),
         } if floors else None,
         "peers": [
-            {"server": servers[name].name, "share": share, "figures": figures} for (name, share), figures in peers.items()
+            {
+                "server": servers[name].name, "share": share, "figures": figures, "in_vain": in_vain.get((name, share)),
+                **(to_peers[name, share].as_json() if (name, share) in to_peers else {}),
+            } for (name, share), figures in peers.items()
         ],
-        "best_peer": ratios[-1].as_json(),
-    }, [
-        f"{line.title}, {line.size >> 10} KiB, {line.loader}: {found.value:.2f} of {found.neighbour}'s {unit}, promised "
-        f"{found.bound_text()}" for found in ratios if not found.holds()
-    ]
+        "best_peer": to_peer.as_json() if to_peer else None,
+    }, short
 
 
 def machine(servers, arguments):
@@ -274,7 +335,7 @@ def judge(lines, servers, loader, arguments):
     about, compared, short = machine(servers, arguments), [], []
     print(f"{arguments.repetitions} repetitions: median (range). Load of this machine before: {about['load_average']:.2f} "
           "(a quiet one has less than 0.3)")
-    print(f"{'work':24} {'size':>9}  {'client':12} {'unit':19} {'floor, by its best pattern':30} {'Weft':22} {'best peer':36} "
+    print(f"{'work':28} {'size':>9}  {'client':12} {'unit':19} {'floor, by its best pattern':30} {'Weft':22} {'best peer':36} "
           f"{'Weft / floor':20} Weft / best peer")
     try:
         for line in lines:

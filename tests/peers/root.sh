@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# root.sh: makes a root directory of Debian 13 with its smbd, NFS-Ganesha, fio and libsmb2, once, in the user's cache
+# root.sh: makes a root directory of Debian 13 with its smbd, NFS-Ganesha, fio, libsmb2 and libnfs, once, in the user's cache
 # folder, and prints its path. PEERS_ROOT=DIRECTORY names another place. Wants root and debootstrap; two minutes, 700 MB.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -17,7 +17,7 @@ if [ ! -e "$root/.ready" ]; then
     # Python's part of Samba may fail to be configured in a bare root; its servers do not use it.
     inside apt-get install -y -qq --no-install-recommends samba nfs-ganesha nfs-ganesha-vfs rpcbind fio gcc libc6-dev >>"$root.log" 2>&1 ||
         true
-    inside apt-get install -y -qq --no-install-recommends libsmb2-dev >>"$root.log" 2>&1 || true
+    inside apt-get install -y -qq --no-install-recommends libsmb2-dev libnfs-dev >>"$root.log" 2>&1 || true
     for program in smbd smbpasswd ganesha.nfsd rpcbind fio; do
         inside sh -c "command -v $program" >/dev/null || { tail -5 "$root.log" >&2; exit 1; }
     done

@@ -76,7 +76,18 @@ if [ "$what" = smb ]; then
         cc -O2 -Wall -Wextra -Werror -o "$clients/smb2-loader" smb2-loader.c -lsmb2
         set -- --libsmb2-loader "$clients/smb2-loader" "$@"
     fi
-elif [ "$what" = nfs ] || [ "$what" = admin ]; then
+elif [ "$what" = nfs ]; then
+    cc -O2 -Wall -Wextra -Werror -o "$clients/nfs41-loader" nfs41-loader.c
+    set -- --loader "$clients/nfs-loader" --session-loader "$clients/nfs41-loader" "$@"
+    # Debian 12's libnfs does not get WRITEs of NFSv4 encoded.
+    if [ -n "$root" ] && [ -e "$root/usr/include/nfsc/libnfs.h" ]; then
+        install -m 644 nfs-loader.c "$root/usr/local/src"
+        chroot "$root" cc -O2 -Wall -Wextra -Werror -o /usr/local/bin/nfs-loader /usr/local/src/nfs-loader.c -lnfs
+        set -- --libnfs5-loader /usr/local/bin/nfs-loader "$@"
+    elif [ -z "$root" ] && [ $is_old = no ]; then
+        set -- --libnfs5-loader "$clients/nfs-loader" "$@"
+    fi
+elif [ "$what" = admin ]; then
     set -- --loader "$clients/nfs-loader" "$@"
 else
     set -- --loader "$clients/loader" --nfs-loader "$clients/nfs-loader" "$@"

@@ -1,4 +1,5 @@
-"""The servers that are measured: Debian's smbd and NFS-Ganesha, Weft, the floor, and a plain TCP stream. Each runs on processor 0."""
+"""The servers that are measured: Debian's smbd and NFS-Ganesha, Chimera, Weft, the floor, and a plain TCP stream. Each runs on
+processor 0."""
 
 import json
 import os
@@ -39,14 +40,14 @@ SMB_CONF = """
 
 GANESHA_CONF = """
 NFS_CORE_PARAM {{
-  NFS_Protocols = 3; NFS_Port = {port}; MNT_Port = {mount_port};
+  NFS_Protocols = 3, 4; NFS_Port = {port}; MNT_Port = {mount_port};
   Enable_NLM = false; Enable_RQUOTA = false; {more}
 }}
 NFSv4 {{ Graceless = true; }}
 LOG {{ Default_Log_Level = WARN; }}
 EXPORT {{
   Export_Id = 1; Path = {data}; Pseudo = /data; Access_Type = RW; Squash = No_Root_Squash; SecType = sys, none;
-  Transports = TCP; Protocols = 3; FSAL {{ Name = VFS; }}
+  Transports = TCP; Protocols = 3, 4; FSAL {{ Name = VFS; }}
 }}
 """
 
@@ -97,6 +98,10 @@ class Server:
 
     def cpu_seconds(self):
         return cpu_seconds(descendants(self.process.pid))
+
+    def export(self, share, version="3"):
+        """What a client of this version of NFS mounts."""
+        return f"/{share}"
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -180,10 +185,6 @@ class Weft(Server):
         self.smb_port, self.mount_port = ready["smb_port"], ready.get("mountd_port")
         self.port = ready["nfs_port"] if "--nfs-port" in options else self.smb_port
 
-    def export(self, share):
-        """What an NFS client mounts."""
-        return f"/{share}"
-
     def put(self, path, share):
         """Copies a file to a share."""
         subprocess.run(
@@ -198,8 +199,29 @@ class Weft(Server):
             raise SystemExit(f"{self.name} did not end well")
 
 
+class Rpcbind:
+    """What servers of NFS register with, as long as one of them runs. The network is the bench's own, so its well-known port is free."""
+
+    process, users = None, 0
+
+    @classmethod
+    def acquire(cls, root, work):
+        if not cls.process:
+            cls.process = subprocess.Popen(in_root(root, work, "rpcbind", "-f"), stderr=subprocess.DEVNULL)
+            wait_for_port(111)
+        cls.users += 1
+
+    @classmethod
+    def release(cls):
+        cls.users -= 1
+        if not cls.users:
+            cls.process.terminate()
+            cls.process.wait()
+            cls.process = None
+
+
 class Ganesha(Server):
-    """Debian's NFS-Ganesha on files, this system's or that of `root`, with an rpcbind of its own: it wants one."""
+    """Debian's NFS-Ganesha on files, this system's or that of `root`, with an rpcbind: it wants one."""
 
     def __init__(self, work, data, root=None):
         number = version(*in_root(root, work, "ganesha.nfsd", "-v"))
@@ -209,25 +231,70 @@ class Ganesha(Server):
         # Newer ones end where the kernel does not let them be a server of disks (PR_SET_IO_FLUSHER), as in some containers.
         more = "allow_set_io_flusher_fail = true;" if int(number.split(".")[0]) >= 6 else ""
         conf.write_text(GANESHA_CONF.format(port=self.port, mount_port=self.mount_port, data=data, more=more))
-        # The network is the bench's own, so the well-known port is free.
-        self.rpcbind = subprocess.Popen(in_root(root, work, "rpcbind", "-f"), stderr=subprocess.DEVNULL)
+        Rpcbind.acquire(root, work)
         try:
-            wait_for_port(111)
             ganesha = ["ganesha.nfsd", "-F", "-f", conf, "-L", work / "ganesha.log", "-p", work / "pid"]
             self.process = subprocess.Popen(["taskset", "-c", "0", *in_root(root, work, *ganesha)])
             wait_for_port(self.port)
             wait_for_port(self.mount_port)
         except BaseException:
-            self.rpcbind.terminate()
+            Rpcbind.release()
             raise
 
-    def export(self, share):
-        return self.data
+    def export(self, share, version="3"):
+        return self.data if version == "3" else f"/{share}"
 
     def stop(self):
         super().stop()
-        self.rpcbind.terminate()
-        self.rpcbind.wait()
+        Rpcbind.release()
+
+
+class Chimera(Server):
+    """Chimera on files by io_uring, with one thread for its events and none to which it hands calls. Its ports of SMB and MOUNT are
+    fixed. With an rpcbind it registers there, as beside Ganesha it must; else it has one of its own."""
+
+    SMB_PORT, MOUNT_PORT = 445, 20048
+
+    def __init__(self, work, data, binary, protocol="nfs", root=None):
+        self.name = f"chimera {version(binary, '-v')}"
+        self.mount_port, self.has_rpcbind = self.MOUNT_PORT, protocol == "nfs"
+        nfs_port = free_port()
+        self.port = nfs_port if protocol == "nfs" else self.SMB_PORT
+        place = {"path": "/data"}
+        conf = work / "chimera.json"
+        conf.write_text(json.dumps({
+            "server": {
+                "threads": 1, "sync_delegation": False, "sync_delegation_threads": 1, "async_delegation": False,
+                "nfs_port": nfs_port, "metrics_port": free_port(), "external_portmap": self.has_rpcbind,
+                "state_dir": str(work),
+            },
+            "common": {"tcp_flavor": "plain"},
+            "mounts": {"data": {"module": "io_uring", "path": str(data)}},
+            "exports": {"/data": place},
+            "shares": {"data": place},
+            "users": [{"username": USER, "smbpasswd": PASSWORD, "uid": 0, "gid": 0}],
+        }))
+        if self.has_rpcbind:
+            Rpcbind.acquire(root, work)
+        try:
+            with open(work / "chimera.log", "w") as log:
+                self.process = subprocess.Popen(["taskset", "-c", "0", binary, "-c", conf], stdout=log, stderr=log)
+            wait_for_port(self.port)
+        except BaseException:
+            if self.has_rpcbind:
+                Rpcbind.release()
+            raise
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            # One that stalls may not end.
+            self.process.kill()
+            self.process.wait()
+        if self.has_rpcbind:
+            Rpcbind.release()
 
 
 class Stream(Server):
@@ -240,6 +307,17 @@ class Stream(Server):
             ["taskset", "-c", "0", loader, "-serve-stream", "-size", str(1 << 20)], stdout=subprocess.PIPE, text=True
         )
         self.port = int(self.process.stdout.readline())
+
+
+def build_floor(program=ROOT / "target" / "peers" / "floor"):
+    """Builds tests/peers/floor, by default where run.sh has it; the path of the program."""
+    sources = sorted(pathlib.Path(__file__).with_name("floor").glob("*.c"))
+    program.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, *sources, "-lcrypto"], check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        raise SystemExit("the floor could not be built: apt-get install gcc libc6-dev libssl-dev") from None
+    return program
 
 
 class Floor(Server):

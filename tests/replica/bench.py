@@ -6,10 +6,13 @@ First copies are of volumes in memory, in two ways. A "sparse" destination gets 
 into, which a receiver of raw Writes does not: that is registered memory, all there. So what is held beside raw Writes is the
 copy between volumes whose memory was taken before (`weft volume create --ram --allocate`), and beside raw Writes over 256 MiB
 of memory: 16 MiB that go round stay in the processor's cache, and a volume does not. The other figures are printed as well.
+Beside the copy over TCP stand WRITEs of the bare program of tests/peers/floor into as much memory.
 
 Durable writes are to blocks that were written before, by a log that has gone round: the first write to a block of a new file
 costs the file system a transaction of its own. No thread looks for work before it sleeps there (--spin-us 0): the threads of two
-servers and of their client would do that on each other's processors.
+servers and of their client would do that on each other's processors. Beside each stands a floor, the same bare program:
+it receives 8 KiB, stores them in a file that goes round (pwrite, fdatasync) and answers; for a synchronous write it sends them to
+another one first, so that both disks work at the same time. No durable write over TCP can take less.
 
     bench.py [--size BYTES] [--rounds N] [--writes N] [--seconds N] [--json FILE] [--gate]
 
@@ -20,6 +23,7 @@ import contextlib
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -27,12 +31,18 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "interop"))
+sys.path[:0] = [str(ROOT / "tests" / "interop"), str(ROOT / "tests" / "peers")]
 
+import compare  # noqa: E402
+import servers as peers  # noqa: E402
 import weft  # noqa: E402
 from disk import FUA, WRITE, Disk  # noqa: E402
 
 SMALL = 8192
+# Of a log, and of the file that the floor writes in its place.
+LOG_SIZE = 64 << 20
+# The floor's answer (floor.h).
+STORED = 16
 TB = 10**12
 
 
@@ -139,6 +149,18 @@ def raw_write(provider, size, depth=4):
         process.stdout.close()
 
 
+def floor_write(program, span=256 << 20):
+    """Bytes a second of messages of 1 MiB that the floor's program receives over TCP into memory of 256 MiB."""
+    floor = compare.Floor("smb", ("copy",), None, "memory")
+    line = compare.Line("", ("floor", ""), (), 1 << 20, None, True, "rate", 4, floor=floor)
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
+        server = peers.Floor(program, pathlib.Path(folder) / "file", span)
+        try:
+            return compare.measure(line, server, server.load(line, "copy", span, 1.0), 1.0) * 1e6
+        finally:
+            server.stop()
+
+
 def first_copy(transport, size, taken=False):
     """Seconds, processor seconds of both ends and of the destination, and bytes by RDMA of the first copy of a full volume;
     `taken`: between volumes whose memory was taken when they were opened."""
@@ -238,7 +260,7 @@ def write_latency(transport, count):
                 here, there = made
                 here.replica(
                     "create", "vol1", "127.0.0.1:vol1", "--smb-port", there.ready["smb_port"], "--user", weft.USER,
-                    "--mode", mode, "--log-size", "64M", "--transport", "tcp" if transport == "async" else transport,
+                    "--mode", mode, "--log-size", str(LOG_SIZE), "--transport", "tcp" if transport == "async" else transport,
                 )
                 while here.peer()[0]["phase"] != "ContinuouslyReplicating":
                     time.sleep(0.02)
@@ -258,6 +280,32 @@ def write_latency(transport, count):
             return statistics.median(times), trip
 
 
+def floor_latency(program, logs, count):
+    """Median microseconds of a message of 8 KiB that so many of the floor's programs store, one at a time."""
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder, contextlib.ExitStack() as ends:
+        port = None
+        for number in range(logs):
+            path = pathlib.Path(folder) / f"log{number}"
+            peers.write_file(path, LOG_SIZE)
+            with open(path) as file:
+                os.fsync(file)
+            command = [program, "store", path, str(LOG_SIZE), str(SMALL), *([str(port)] if port else [])]
+            process = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            # It ends by itself when its connection does; when it has none, it is told to.
+            ends.callback(process.terminate)
+            port = int(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            data, times = os.urandom(SMALL), []
+            for _ in range(count):
+                began = time.perf_counter()
+                connection.sendall(data)
+                if len(connection.recv(STORED, socket.MSG_WAITALL)) != STORED:
+                    raise SystemExit("the floor has ended")
+                times.append((time.perf_counter() - began) * 1e6)
+        return statistics.median(times)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--size", type=int, default=4 << 30)
@@ -271,6 +319,7 @@ def main():
     if result["load"] > 0.5:
         print(f"the machine is busy (load {result['load']:.1f}): the figures say little")
 
+    program = peers.build_floor()
     # Interleaved, so that what the machine does meanwhile falls on all alike.
     rounds = []
     for _ in range(options.rounds):
@@ -278,7 +327,9 @@ def main():
         for transport in ["iwarp", "shm", "tcp"]:
             row[transport] = first_copy(transport, size, taken=True)
             row[transport]["sparse"] = first_copy(transport, size)
-            if transport != "tcp":
+            if transport == "tcp":
+                row[transport]["floor"] = floor_write(program)
+            else:
                 row[transport]["raw"] = raw_write(transport, size)
                 row[transport]["raw_memory"] = raw_write(transport, size, depth=64)
         rounds.append(row)
@@ -297,6 +348,10 @@ def main():
             line += f", {cached:.2f} of those over 16 MiB ({median(lambda row: row[transport]['raw']) / 1e9:.2f} GB/s)"
             kept.append((f"first copy by {transport}, of raw RDMA Writes", ratio, ">=", 0.85))
             result[f"{transport}_of_raw"], result[f"{transport}_of_cached_raw"] = ratio, cached
+        else:
+            floor = median(lambda row: row["tcp"]["floor"])
+            ratio = result["tcp_of_floor"] = median(lambda row: size / row["tcp"]["seconds"] / row["tcp"]["floor"])
+            line += f"  {ratio:.2f} of the floor's WRITEs over TCP into 256 MiB of memory ({floor / 1e9:.2f} GB/s)"
         print(line)
         sparse = median(lambda row: size / row[transport]["sparse"]["seconds"])
         cpu = median(lambda row: row[transport]["sparse"]["cpu"])
@@ -326,10 +381,15 @@ def main():
 
     print(f"durable {SMALL // 1024} KiB write, one at a time, median of {options.writes}")
     latency, trips = {}, {}
+    floors = {logs: [] for logs in (1, 2)}
     for transport in [None, "async", "tcp", "iwarp", "shm"]:
         name = transport or "local"
         latency[name], trips[name] = write_latency(transport, options.writes)
+        # Beside each write in turn, so that a drift of the disk meets both.
+        logs = 2 if trips[name] else 1
+        floors[logs].append(floor_latency(program, logs, options.writes))
         line = f"  {name:<6} {latency[name]:8.0f} us  {latency[name] / latency['local']:.2f} of local"
+        line += f"  {latency[name] / floors[logs][-1]:.2f} of the floor ({floors[logs][-1]:.0f} us)"
         if trips[name]:
             least = latency["local"] + trips[name]
             line += f"  {latency[name] / least:.2f} of local + round trip ({trips[name]:.0f} us)"
@@ -342,7 +402,7 @@ def main():
         print(f"  {what:<15} bare {row['bare']:9.0f}  volume that is not replicated {row['volume']:9.0f}")
         kept.append((f"{what}, volume of bare file", row["volume"] / row["bare"], ">=", 0.95))
     result.update(
-        rounds=rounds, faster=faster, cheaper=cheaper, latency_us=latency, round_trip_us=trips, rates=rates, unreplicated=alone,
+        rounds=rounds, faster=faster, cheaper=cheaper, latency_us=latency, round_trip_us=trips, floor_us=floors, rates=rates, unreplicated=alone,
     )
 
     holds = lambda value, side, bound: value >= bound if side == ">=" else value <= bound

@@ -46,7 +46,15 @@ struct iovec;
 bool send_vector(int to, struct iovec *vector, int count);
 void *page_aligned(size_t size);
 
+/* A socket of TCP whose congestion control is reno: bbr, the usual default of cloud machines, paces loopback. */
+int stream_socket(void);
+/* One that listens on a free port, which is printed. */
+int listen_somewhere(void);
+
 void serve(const char *path, uint64_t span);
+/* The length of the answer to a message that is stored. */
+enum { STORED = 16 };
+void store_messages(const char *path, uint64_t span, uint32_t size, int next_port);
 struct load {
 	struct work work;
 	uint64_t span;

@@ -111,8 +111,8 @@ void load(int port, const struct load *load)
 	struct client client = { .load = load, .chance = 88172645463325252u };
 	size_t bytes = work->request_bytes + (work->is_write ? work->size : 0);
 	int one = 1;
-	client.socket = socket(AF_INET, SOCK_STREAM, 0);
-	if (client.socket < 0 || connect(client.socket, (void *)&address, sizeof address))
+	client.socket = stream_socket();
+	if (connect(client.socket, (void *)&address, sizeof address))
 		fail("connect");
 	setsockopt(client.socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	client.room = answer_bytes(work) > ROOM ? answer_bytes(work) : ROOM;

@@ -1,14 +1,17 @@
 /*
  * floor: what a READ or a WRITE over TCP asks of a machine, whoever serves it. Two ends exchange frames as long as those
- * of SMB or NFSv3, payload included, and do nothing else: no session, no decoding, no locks, no tasks. The client chooses
+ * of SMB or NFS, payload included, and do nothing else: no session, no decoding, no locks, no tasks. The client chooses
  * blocks at random and keeps a number of requests outstanding, as the loaders of the benches do. Beside the processor time
  * of this server, which nobody can save, stands what a real one adds.
  *
  *     floor serve FILE SPAN
  *         Prints its port, serves one connection after the other. FILE is in the page cache and has SPAN bytes; WRITEs
  *         go into it. As much memory is the other storage.
- *     floor load PORT smb|nfs read|write STORAGE PATTERN PROTECTION SIZE DEPTH SPAN MILLISECONDS
+ *     floor load PORT smb|nfs3|nfs4.0|nfs4.1 read|write STORAGE PATTERN PROTECTION SIZE DEPTH SPAN MILLISECONDS
  *         Prints "begin" and afterwards what it did, as the loaders do. Depth 1 polls at both ends: a round trip, not a wake-up.
+ *     floor store FILE SPAN SIZE [PORT]
+ *         Prints its port, and stores the messages of one connection durably in FILE, of which SPAN bytes were written before; with
+ *         PORT also by another such program, at the same time (store.c).
  *     floor engine
  *         The cryptographic library.
  *
@@ -24,7 +27,9 @@
  *
  * PROTECTION is plain, or gmac, cmac (signed), gcm (encrypted). Payload is then checked as a whole before it goes to the storage.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,10 +118,33 @@ bool send_vector(int to, struct iovec *vector, int count)
 	return true;
 }
 
+enum protocol { SMB, NFS3, NFS40, NFS41 };
+
+int stream_socket(void)
+{
+	int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (made < 0 || setsockopt(made, IPPROTO_TCP, TCP_CONGESTION, "reno", 4))
+		fail("socket");
+	return made;
+}
+
+int listen_somewhere(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof address;
+	int listener = stream_socket();
+	if (bind(listener, (void *)&address, size) || listen(listener, 1) || getsockname(listener, (void *)&address, &size))
+		fail("listen");
+	printf("%d\n", ntohs(address.sin_port));
+	fflush(stdout);
+	return listener;
+}
+
 static const char USAGE[] =
 	"usage: floor serve FILE SPAN\n"
-	"       floor load PORT smb|nfs read|write file|memory|mapped copy|sendfile|pieces|splice plain|gmac|cmac|gcm\n"
-	"             SIZE DEPTH SPAN MILLISECONDS\n"
+	"       floor load PORT smb|nfs3|nfs4.0|nfs4.1 read|write file|memory|mapped copy|sendfile|pieces|splice\n"
+	"             plain|gmac|cmac|gcm SIZE DEPTH SPAN MILLISECONDS\n"
+	"       floor store FILE SPAN SIZE [PORT]\n"
 	"       floor engine\n";
 
 _Noreturn static void misused(const char *what, const char *value)
@@ -146,14 +174,19 @@ static uint64_t number(const char *what, const char *value, uint64_t most)
 
 /*
  * Headers on the wire. SMB: the prefix, the SMB2 header of 64 bytes, and READ 49 and 16, WRITE 48 and 16 ([MS-SMB2] 2.2.19 to
- * 2.2.22); encrypted, the transform header of 52. NFSv3 with libnfs: record mark, call header, AUTH_UNIX of 28 bytes, a file
- * handle of 40 (Weft's); attributes in the answers, before and after in those to WRITE (RFC 1813 3.3.6, 3.3.7).
+ * 2.2.22); encrypted, the transform header of 52. NFS: record mark, call header, AUTH_UNIX of 28 bytes, a file handle of 40
+ * (Weft's). NFSv3: attributes in the answers, before and after in those to WRITE (RFC 1813 3.3.6, 3.3.7). NFSv4: a COMPOUND
+ * without a tag of PUTFH and READ or WRITE, in 4.1 behind a SEQUENCE (RFC 8881 16.2, 18.19, 18.22, 18.32, 18.46).
  */
-static void set_headers(struct work *work, bool is_nfs)
+static void set_headers(struct work *work, enum protocol protocol)
 {
-	if (is_nfs) {
+	if (protocol == NFS3) {
 		work->request_bytes = work->is_write ? 136 : 128;
 		work->reply_bytes = work->is_write ? 164 : 132;
+	} else if (protocol != SMB) {
+		uint32_t sequence = protocol == NFS41 ? 36 : 0, sequenced = protocol == NFS41 ? 44 : 0;
+		work->request_bytes = 72 + 12 + sequence + 48 + (work->is_write ? 36 : 32);
+		work->reply_bytes = 28 + 12 + sequenced + 8 + (work->is_write ? 24 : 16);
 	} else {
 		uint32_t transform = work->protection == GCM ? 52 : 0;
 		work->request_bytes = PREFIX + transform + 64 + (work->is_write ? 48 : 49);
@@ -163,12 +196,12 @@ static void set_headers(struct work *work, bool is_nfs)
 
 static void parse_load(char **words, struct load *load)
 {
-	static const char *const protocols[] = { "smb", "nfs", NULL }, *const operations[] = { "read", "write", NULL },
+	static const char *const protocols[] = { "smb", "nfs3", "nfs4.0", "nfs4.1", NULL }, *const operations[] = { "read", "write", NULL },
 				 *const storages[] = { "file", "memory", "mapped", NULL },
 				 *const patterns[] = { "copy", "sendfile", "pieces", "splice", NULL },
 				 *const protections[] = { "plain", "gmac", "cmac", "gcm", NULL };
 	struct work *work = &load->work;
-	bool is_nfs = word("protocol", words[0], protocols);
+	enum protocol protocol = word("protocol", words[0], protocols);
 	work->is_write = word("operation", words[1], operations);
 	work->storage = word("storage", words[2], storages);
 	work->pattern = word("pattern", words[3], patterns);
@@ -178,8 +211,8 @@ static void parse_load(char **words, struct load *load)
 	load->span = number("span", words[7], UINT64_MAX);
 	load->seconds = number("milliseconds", words[8], 3600000) / 1e3;
 	work->is_busy = load->depth == 1;
-	set_headers(work, is_nfs);
-	if (is_nfs && work->protection != PLAIN)
+	set_headers(work, protocol);
+	if (protocol != SMB && work->protection != PLAIN)
 		misused("protection of NFS", words[4]);
 	if (work->storage == MAPPED && work->pattern != COPY)
 		misused("pattern of a mapped file", words[3]);
@@ -203,6 +236,11 @@ int main(int count, char **words)
 		struct load wanted = { 0 };
 		parse_load(words + 3, &wanted);
 		load(number("port", words[2], UINT16_MAX), &wanted);
+	} else if ((count == 5 || count == 6) && !strcmp(words[1], "store")) {
+		uint64_t size = number("size", words[4], 8 << 20), span = number("span", words[3], UINT64_MAX);
+		if (span < size || size < STORED)
+			misused("size", words[4]);
+		store_messages(words[2], span, size, count == 6 ? number("port", words[5], UINT16_MAX) : 0);
 	} else if (count == 2 && !strcmp(words[1], "engine")) {
 		puts(OpenSSL_version(OPENSSL_VERSION));
 	} else {

@@ -1,8 +1,8 @@
 /* The server of the floor: one thread that blocks (or polls, at depth 1), and the fewest system calls for each pattern. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -305,20 +305,14 @@ void serve(const char *path, uint64_t span)
 {
 	static char *memory, *mapped;
 	static int memfd = -1;
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t size = sizeof address;
+	int one = 1;
 	struct connection c = { .span = span };
 	int file = open(path, O_RDWR | O_CLOEXEC);
 	if (file < 0 || lseek(file, 0, SEEK_END) < (off_t)span)
 		fail(path);
 	if (pipe2(c.pipe, O_CLOEXEC) || fcntl(c.pipe[1], F_SETPIPE_SZ, 1 << 20) < 0)
 		fail("pipe");
-	if (listener < 0 || bind(listener, (void *)&address, size) || listen(listener, 1) ||
-	    getsockname(listener, (void *)&address, &size))
-		fail("listen");
-	printf("%d\n", ntohs(address.sin_port));
-	fflush(stdout);
+	int listener = listen_somewhere();
 	for (;;) {
 		c.socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (c.socket < 0)
