@@ -68,7 +68,7 @@ impl Chain {
 
 #[cfg(test)]
 thread_local! {
-    /// Number of READs on the fast path.
+    /// Number of READs and WRITEs on the fast path.
     pub(super) static AT_ONCE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -81,15 +81,25 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Decrypts a short message; a longer one waits for a buffer, so it stays encrypted.
+    /// Decrypts a message; one for which there is no buffer now stays encrypted.
     fn at_once(connection: &Connection, body: Bytes) -> Result<Opened, Reason> {
-        if body.len() > SHORT_BYTES || !body.starts_with(&MAGIC_ENCRYPTED) {
+        if !body.starts_with(&MAGIC_ENCRYPTED) {
             return Ok(Opened { body, sealed: None });
         }
         let (session, len) = sealed_by(connection, &body)?;
-        let mut plain = vec![0; len];
-        open(&session, &body, &mut plain)?;
-        Ok(Opened { body: Bytes::from(plain), sealed: Some(session) })
+        let plain = if len < SHORT_BYTES {
+            let mut plain = vec![0; len];
+            open(&session, &body, &mut plain)?;
+            Bytes::from(plain)
+        } else {
+            let Some(mut plain) = connection.server.config.pool.try_alloc(len) else {
+                return Ok(Opened { body, sealed: None });
+            };
+            plain.set_len(len);
+            open(&session, &body, &mut plain)?;
+            plain.freeze()
+        };
+        Ok(Opened { body: plain, sealed: Some(session) })
     }
 }
 
@@ -100,42 +110,43 @@ pub(super) async fn handle(connection: Rc<Connection>, message: Opened) {
     }
 }
 
-/// What [`read_at_once`] has done with a message.
+/// What [`at_once`] has done with a message.
 pub(super) enum Tried {
     /// It is answered.
     Answered,
-    /// It is a READ that must wait, for [`finish`].
+    /// It is a READ or WRITE that must wait, for [`finish`].
     Unfinished(Box<Unfinished>),
-    /// It is not a READ that is alone, or one that is refused: nothing is done but to decrypt it. For [`handle`].
+    /// It is not a READ or WRITE that is alone, or one that is refused: nothing is done but to decrypt it. For [`handle`].
     Other(Opened),
 }
 
-/// Fast path for a message that is one READ, signed or encrypted or neither: most traffic consists of these, they seldom
-/// wait, and a future would double the cost.
-pub(super) fn read_at_once(connection: &Rc<Connection>, body: Bytes) -> Result<Tried, Reason> {
+/// Fast path for a message that is one READ or WRITE, signed or encrypted or neither: most traffic consists of these, they
+/// seldom wait, and a future would double the cost.
+pub(super) fn at_once(connection: &Rc<Connection>, body: Bytes) -> Result<Tried, Reason> {
     let message = Opened::at_once(connection, body)?;
-    match try_read(connection, &message) {
+    match try_one(connection, &message) {
         Some(tried) => tried,
         None => Ok(Tried::Other(message)),
     }
 }
 
-/// `None`, with nothing done, for anything but a READ that may run.
-fn try_read(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried, Reason>> {
+/// `None`, with nothing done, for anything but a READ or WRITE that may run.
+fn try_one(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried, Reason>> {
     let Opened { body, sealed } = message;
     let header = Header::parse(body).ok()?;
     let simple = (Flags::PRIORITY_MASK | Flags::SIGNED).contains(header.flags)
         && header.next_command == 0
-        && body.len() <= SHORT_BYTES
         && sealed.as_ref().is_none_or(|session| session.id == header.session_id);
-    if header.command != Command::Read || !simple || !connection.is_negotiated() {
+    let is_suitable = match header.command {
+        // Payload that is to be compressed must be in memory.
+        Command::Read => body.len() <= SHORT_BYTES && connection.compression().is_none(),
+        Command::Write => true,
+        _ => false,
+    };
+    if !is_suitable || !simple || !connection.is_negotiated() {
         return None;
     }
     let started = clock::started();
-    // Payload that is to be compressed must be in memory.
-    if connection.negotiated().compression.is_some() {
-        return None;
-    }
     // The general path reports any refusal.
     let admitted = admission::admit(connection, &header, body, sealed.as_ref()).ok()?;
     // A pipe is not read here.
@@ -145,7 +156,10 @@ fn try_read(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Trie
         return Some(Err(WRONG_MESSAGE_ID));
     }
     let cx = OpContext::new(admitted, None, true);
-    let _current = AtOnce::begin(meter::what(connection.class, Command::Read, meter::subject(cx.tree())));
+    let _current = AtOnce::begin(meter::what(connection.class, header.command, meter::subject(cx.tree())));
+    if header.command == Command::Write && (sealed.is_some() || cx.signed().is_some()) {
+        recorder::spent_on(Hop::Decode, body.len());
+    }
     #[cfg(test)]
     AT_ONCE.set(AT_ONCE.get() + 1);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
@@ -154,10 +168,14 @@ fn try_read(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Trie
         let (sealed, operation) = (sealed.clone(), Operation::current());
         Some(Ok(Tried::Unfinished(Box::new(Unfinished { rest, sealed, operation }))))
     };
-    let Some(answer) = ops::try_read(&cx) else {
-        return unfinished(Rest::Read(cx, reply, started));
+    let tried = match header.command {
+        Command::Write => ops::try_write(&cx),
+        _ => ops::try_read(&cx),
     };
-    count_read(&cx, started, &answer);
+    let Some(answer) = tried else {
+        return unfinished(Rest::Operation(cx, reply, started));
+    };
+    count(&cx, started, &answer);
     let concerned = cx.concerned();
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
     let max_message = connection.channel.limits().max_message;
@@ -179,7 +197,7 @@ fn try_read(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Trie
     Some(Ok(Tried::Answered))
 }
 
-/// Work that [`read_at_once`] leaves to [`finish`].
+/// Work that [`at_once`] leaves to [`finish`].
 pub(super) struct Unfinished {
     rest: Rest,
     /// The session whose keys encrypt the answer.
@@ -189,12 +207,12 @@ pub(super) struct Unfinished {
 
 enum Rest {
     /// The object is not ready.
-    Read(OpContext, Header, Started),
+    Operation(OpContext, Header, Started),
     /// The payload must be read before it is signed, or the encrypted message waits for a buffer.
     Answer(Answered, Concerned),
 }
 
-/// Completes a READ that [`read_at_once`] returned, and sends the answer.
+/// Completes a READ or WRITE that [`at_once`] returned, and sends the answer.
 pub(super) fn finish(
     connection: Rc<Connection>,
     unfinished: Box<Unfinished>,
@@ -203,9 +221,15 @@ pub(super) fn finish(
     recorder::continued(operation, async move {
         let (answered, concerned) = match rest {
             Rest::Answer(answered, concerned) => (answered, concerned),
-            Rest::Read(cx, header, started) => {
-                let answer = recorder::described(ops::read(&cx), || cx.details()).await;
-                count_read(&cx, started, &answer);
+            Rest::Operation(cx, header, started) => {
+                let carried_out = async {
+                    match header.command {
+                        Command::Write => ops::write(&cx).await,
+                        _ => ops::read(&cx).await,
+                    }
+                };
+                let answer = recorder::described(carried_out, || cx.details()).await;
+                count(&cx, started, &answer);
                 (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, cx.concerned())
             }
         };
@@ -216,9 +240,10 @@ pub(super) fn finish(
     })
 }
 
-fn count_read(cx: &OpContext, started: Started, answer: &Answer) {
+fn count(cx: &OpContext, started: Started, answer: &Answer) {
     let subject = meter::subject(cx.tree());
-    meter::answered(cx.connection().class, subject, Command::Read, started, answer, (0, false));
+    let (command, written) = (cx.header().command, cx.written.get());
+    meter::answered(cx.connection().class, subject, command, started, answer, written);
     recorder::answered(|| cx.details());
 }
 

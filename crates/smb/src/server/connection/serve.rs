@@ -231,7 +231,7 @@ impl Connection {
         let mut next = Some(first);
         let mut handled = 0usize;
         while let Some(message) = next {
-            match frame::read_at_once(self, message.body) {
+            match frame::at_once(self, message.body) {
                 Ok(Tried::Answered) => {}
                 Ok(Tried::Unfinished(rest)) => {
                     self.start(rt::boxed(|| frame::finish(self.clone(), rest)), inflight).await;

@@ -75,6 +75,7 @@ pub(crate) use self::opens::{Open, Opens};
 pub(crate) use self::outstanding::Outstanding;
 pub(crate) use self::read::{read, try_read};
 pub(crate) use self::restore::{restore, restore_on};
+pub(crate) use self::write::{try_write, write};
 use super::answer::Answer;
 use super::context::OpContext;
 use super::pipes;
@@ -92,7 +93,7 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
             Some(answer) => answer,
             None => Box::pin(read(cx)).await,
         },
-        Command::Write => write::write(cx).await,
+        Command::Write => write(cx).await,
         Command::Create => {
             let answer = Box::pin(create::create(cx)).await;
             if let Err(failure) = &answer

@@ -314,21 +314,31 @@ impl Open {
 
     /// Records a write of this many bytes; 0 if they do not count as the client's.
     pub(super) async fn written(&self, bytes: u64) {
+        self.has_written();
+        self.resized(bytes).await;
+    }
+
+    /// The same for an open of which the audit log tells nothing.
+    pub(super) fn has_written(&self) {
         if !self.unlisted.load(Ordering::Relaxed) {
             self.unlisted.store(true, Ordering::Release);
         }
         if self.defers_change.load(Ordering::Relaxed) {
             self.show_change();
         }
-        self.resized(bytes).await;
+        self.has_resized();
     }
 
-    /// Records a change of the data about which those who cache the directory have been notified.
-    pub(super) async fn resized(&self, bytes: u64) {
+    fn has_resized(&self) {
         // A shared flag: written once, then only read.
         if !self.written_since.load(Ordering::Relaxed) {
             self.written_since.store(true, Ordering::Release);
         }
+    }
+
+    /// Records a change of the data about which those who cache the directory have been notified.
+    pub(super) async fn resized(&self, bytes: u64) {
+        self.has_resized();
         if let Some(audited) = self.audited.get() {
             // It is told even if the connection is lost while the path is looked up.
             let told = Written { audited, bytes };

@@ -55,16 +55,24 @@ const CASES: [(Lack, bool, NtStatus); 15] = [
 /// A request, and the path on which the server executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestPath {
-    /// A READ without a future: [`frame::read_at_once`].
+    /// A READ without a future: [`frame::at_once`].
     ReadAtOnce,
     /// A READ with a flag that the fast path does not handle.
     Read,
+    /// A WRITE without a future.
+    WriteAtOnce,
+    /// A WRITE with that flag.
     Write,
     Create,
 }
 
-const REQUEST_PATHS: [RequestPath; 4] =
-    [RequestPath::ReadAtOnce, RequestPath::Read, RequestPath::Write, RequestPath::Create];
+const REQUEST_PATHS: [RequestPath; 5] = [
+    RequestPath::ReadAtOnce,
+    RequestPath::Read,
+    RequestPath::WriteAtOnce,
+    RequestPath::Write,
+    RequestPath::Create,
+];
 
 const KEPT: &[u8] = b"what the file holds";
 const CHANGED: &[u8] = b"what somebody wrote";
@@ -80,7 +88,12 @@ impl RequestPath {
                 assert_eq!(bytes, if status == NtStatus::SUCCESS { KEPT } else { b"" });
                 status
             }
-            RequestPath::Write => client.write(file, data).await,
+            RequestPath::WriteAtOnce | RequestPath::Write => {
+                client.replay = self == RequestPath::Write;
+                let status = client.write(file, data).await;
+                client.replay = false;
+                status
+            }
             RequestPath::Create => {
                 let request = create_request(name, CreateOptions::NONE);
                 client.status(Command::Create, |out| request.emit(out)).await
@@ -174,7 +187,7 @@ fn what_lacks_anything_reaches_no_file_in_any_way() {
             let at_once = frame::AT_ONCE.get();
             let status = path.ask(&mut client, file, KEPT, "made").await;
             assert_eq!(status, NtStatus::SUCCESS, "{case}");
-            let expected = path == RequestPath::ReadAtOnce;
+            let expected = matches!(path, RequestPath::ReadAtOnce | RequestPath::WriteAtOnce);
             assert_eq!(frame::AT_ONCE.get() - at_once, usize::from(expected), "{case}");
 
             let (mut client, file) = without(lack, &world, client, file).await;
