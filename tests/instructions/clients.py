@@ -37,7 +37,6 @@ def write_file(server, name=NAME, size=FILE_BYTES):
     file = Smb(server, name=name).file
     for offset in range(0, size, 64 << 10):
         file.write(os.urandom(min(64 << 10, size - offset)), offset)
-    file.close()
 
 
 class GmacLink(smb3.Link):

@@ -69,7 +69,6 @@ LINES = [
     Line("Send, iwarp", commands.Sends, "send", at_once=None, operations=160, arguments={"provider": "iwarp"}, server=server.PerfServer),
     Line("replicated WRITE, tcp", clients.Nbd, "write", short=False, server=server.Source),
     Line("replicated WRITE, shm", clients.Nbd, "write", short=False, server=server.ShmSource),
-    Line("replicated WRITE, iwarp", clients.Nbd, "write", short=False, server=server.IwarpSource),
 ]
 
 

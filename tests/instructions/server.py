@@ -129,13 +129,9 @@ class Source(Program):
 
 
 class ShmSource(Source):
-    """The same by RDMA."""
+    """The same by RDMA over shared memory."""
 
     TRANSPORT = "shm"
-
-
-class IwarpSource(Source):
-    TRANSPORT = "iwarp"
 
 
 @contextlib.contextmanager
