@@ -3,9 +3,10 @@ clocks. Compares the counts with bounds.toml, and exits non-zero, naming the lin
 
 Each figure is the difference between N and 2N operations, divided by N, so what happens once does not count. Nothing is timed. A
 disturbance (a batch that arrived in two pieces, a timer of the server) adds instructions and never saves any, so each of the two is the
-least of several repetitions."""
+least of several repetitions. Of Sends it is the largest: where one comes before the last was answered, the two cost less."""
 
 import argparse
+import collections.abc
 import dataclasses
 import itertools
 import pathlib
@@ -48,6 +49,8 @@ class Line:
     # How many are counted, if it is not what the command line says.
     operations: int | None = None
     server: type = server.Server
+    # Of several repetitions: by their instructions.
+    chosen: collections.abc.Callable = min
 
 
 LINES = [
@@ -65,8 +68,8 @@ LINES = [
     Line("round of admin pages", clients.Admin, "round", short=False, operations=4),
     Line("SMB Direct READ, shm", commands.SmbDirect, "read", at_once=None, arguments={"transport": "shm"}),
     Line("SMB Direct READ, iwarp", commands.SmbDirect, "read", at_once=None, arguments={"transport": "iwarp"}),
-    Line("Send, shm", commands.Sends, "send", at_once=None, operations=160, arguments={"provider": "shm"}, server=server.PerfServer),
-    Line("Send, iwarp", commands.Sends, "send", at_once=None, operations=160, arguments={"provider": "iwarp"}, server=server.PerfServer),
+    Line("Send, shm", commands.Sends, "send", at_once=None, operations=160, arguments={"provider": "shm"}, server=server.PerfServer, chosen=max),
+    Line("Send, iwarp", commands.Sends, "send", at_once=None, operations=160, arguments={"provider": "iwarp"}, server=server.PerfServer, chosen=max),
     Line("replicated WRITE, tcp", clients.Nbd, "write", short=False, server=server.Source),
     Line("replicated WRITE, shm", clients.Nbd, "write", short=False, server=server.ShmSource),
 ]
@@ -112,9 +115,9 @@ def measure(counted, line, operations, repetitions):
     for _ in range(repetitions):
         for factor, profiles in seen.items():
             profiles.append(counted.count(lambda: work(factor * batches)))
-    least = {factor: min(profiles, key=lambda profile: profile.instructions) for factor, profiles in seen.items()}
+    chosen = {factor: line.chosen(profiles, key=lambda profile: profile.instructions) for factor, profiles in seen.items()}
     divided = batches * at_once
-    profile = least[2].beyond(least[1])
+    profile = chosen[2].beyond(chosen[1])
     figure = {name: count / divided for name, count in counts(profile).items()}
     all_two = [profile.instructions for profile in seen[2]]
     spread = (max(all_two) - min(all_two)) / 2 / divided / figure["instructions"]

@@ -88,13 +88,20 @@ class Source(Program):
         except BaseException:
             self.other.crash()
             raise
-        self.state = work / "source" / "state"
+        try:
+            self.replicate(work / "source" / "state")
+        except BaseException:
+            self.crash()
+            raise
+        self.start_counting()
+
+    def replicate(self, state):
+        self.state = state
         self.weft(
             "replica", "create", self.VOLUME, f"127.0.0.1:{self.VOLUME}", "--smb-port", self.other.ready["smb_port"], "--user", weft.USER,
             "--mode", "sync", "--transport", self.TRANSPORT, "--log-size", 64 << 20,
         )
         self.wait_until_following()
-        self.start_counting()
 
     @classmethod
     def host(cls, binary, folder):
