@@ -37,7 +37,7 @@ help:
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
 	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes, beside a floor"
 	@echo "make bench-admin  the cost of the admin server, scraped every second: at rest and under load, below 1 % (on a quiet machine)"
-	@echo "make bench-instructions  instructions and allocations of the server per READ and WRITE (installs valgrind)"
+	@echo "make bench-instructions  instructions and allocations of the server per READ, WRITE, RDMA Send and replicated WRITE (installs valgrind)"
 	@echo "make bench-nfs    READ and WRITE of NFSv3, 4.0 and 4.1 beside the floor and the best peer, OPTIONS as in bench-smb; then NFS/RDMA beside NFS/TCP"
 
 build:

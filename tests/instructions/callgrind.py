@@ -19,6 +19,12 @@ class Profile:
         """How often functions were called whose names match this regular expression."""
         return sum(count for name, count in self.calls.items() if pattern.search(name))
 
+    def beyond(self, other):
+        """What this has more than another."""
+        own, inclusive, calls = (mine.copy() for mine in (self.own, self.inclusive, self.calls))
+        own.subtract(other.own), inclusive.subtract(other.inclusive), calls.subtract(other.calls)
+        return Profile(self.instructions - other.instructions, own, inclusive, calls)
+
 
 def parse(path):
     """The profile in a file that callgrind has dumped."""

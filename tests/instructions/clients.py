@@ -7,18 +7,16 @@ import os
 import random
 import socket
 import struct
-import sys
 import time
 
-from server import ROOT, weft
+from program import weft
 
-sys.path.append(str(ROOT / "tests" / "interop"))
-
-import nfs4  # noqa: E402
-import oncrpc  # noqa: E402
-import smb3  # noqa: E402
-from oncrpc import opaque, words  # noqa: E402
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: E402
+import disk
+import nfs4
+import oncrpc
+import smb3
+from oncrpc import opaque, words
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 SIZE = 8 << 10
 FILE_BYTES = 4 << 20
@@ -34,11 +32,11 @@ def offsets():
     return itertools.cycle(places)
 
 
-def write_file(server):
-    """Makes the file that is read and written."""
-    file = Smb(server).file
-    for offset in range(0, FILE_BYTES, 64 << 10):
-        file.write(os.urandom(64 << 10), offset)
+def write_file(server, name=NAME, size=FILE_BYTES):
+    """Makes a file that is read and written."""
+    file = Smb(server, name=name).file
+    for offset in range(0, size, 64 << 10):
+        file.write(os.urandom(min(64 << 10, size - offset)), offset)
 
 
 class GmacLink(smb3.Link):
@@ -58,11 +56,11 @@ class GmacLink(smb3.Link):
 class Smb:
     """One open file over SMB 3.1.1. `signed`: its READs and WRITEs are."""
 
-    def __init__(self, server, signed=False):
+    def __init__(self, server, signed=False, name=NAME):
         self.link = GmacLink(server.ready["smb_port"])
         session = self.link.log_on(weft.USER, weft.PASSWORD)
         tree = session.tree("ram")
-        self.file = tree.open(NAME)
+        self.file = tree.open(name)
         self.to = {"session": session.number, "tree": tree.number, "key": session.key if signed else None}
         self.offsets, self.payload = offsets(), os.urandom(SIZE)
 
@@ -168,6 +166,18 @@ class Nfs41:
             reply.word()
             if reply.word() != SIZE:
                 raise SystemExit("a READ was answered with another length")
+
+
+class Nbd:
+    """A connection to a volume."""
+
+    def __init__(self, server):
+        self.disk = disk.Disk(server.ready["nbd_port"], server.VOLUME)
+        self.offsets, self.payload = offsets(), os.urandom(SIZE)
+
+    def write(self, count):
+        for _ in range(count):
+            self.disk.write(next(self.offsets), self.payload)
 
 
 class Admin:
