@@ -111,13 +111,13 @@ pub(super) enum Instead {
     /// A reply without attributes to a READ of version 3 with this transaction id.
     Read3 { xid: u32 },
     /// What is made of the reply.
-    Made(Box<Made>),
+    Made(Made),
 }
 
 /// See [`Instead::Made`].
 pub(super) struct Made {
     /// The reply's header if it has a verifier; otherwise `head` begins with the header.
-    verified: Option<Bytes>,
+    verified: Option<Box<Bytes>>,
     /// The reply up to its first payload.
     head: Bytes,
     cut: Cut,
@@ -127,20 +127,20 @@ impl Instead {
     /// For a reply of these parts, if it may become unreadable.
     pub fn of(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(head), rest @ ..] = parts else { return None };
-        reads_files(rest).then(|| Instead::Made(Box::new(Made { verified: None, head: head.clone(), cut })))
+        reads_files(rest).then(|| Instead::Made(Made { verified: None, head: head.clone(), cut }))
     }
 
     /// The same for a reply whose header is a part of its own.
     pub fn of_verified(parts: &[Part], cut: Cut) -> Option<Instead> {
         let [Part::Bytes(header), Part::Bytes(head), rest @ ..] = parts else { return None };
-        let made = || Made { verified: Some(header.clone()), head: head.clone(), cut };
-        reads_files(rest).then(|| Instead::Made(Box::new(made())))
+        let made = || Made { verified: Some(Box::new(header.clone())), head: head.clone(), cut };
+        reads_files(rest).then(|| Instead::Made(made()))
     }
 
     /// The reply.
     pub fn reply(self) -> Outgoing {
         let Made { verified, head, cut } = match self {
-            Instead::Made(made) => *made,
+            Instead::Made(made) => made,
             Instead::Read3 { xid } => {
                 let mut e = Encoder::with_capacity(Reply::SUCCESS_BYTES.saturating_add(8));
                 Reply::Success.emit(xid, &mut e);
@@ -151,7 +151,7 @@ impl Instead {
         };
         let (header, results) = match &verified {
             None => head.split_at(Reply::SUCCESS_BYTES.min(head.len())),
-            Some(header) => (&**header, &*head),
+            Some(header) => (&***header, &*head),
         };
         let mut e = Encoder::with_capacity(header.len().saturating_add(results.len()));
         match cut.results(results) {

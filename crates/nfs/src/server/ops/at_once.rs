@@ -46,7 +46,8 @@ pub(in crate::server) fn at_once(
     if !is_current || connection.server.auditing.get().is_some() || message.detached.is_some() {
         return None;
     }
-    let (xid, arguments) = (message.body.first_chunk()?, message.body.get(4 + known.beginning.len()..)?);
+    let (xid, arguments) =
+        (message.body.first_chunk()?, message.body.get(4..)?.get(known.beginning.len()..)?);
     let xid = u32::from_be_bytes(*xid);
     let meter =
         CallMeter::known(connection.kind, known.procedure, known.subject, message.ticket.takes_payload());

@@ -91,12 +91,12 @@ fn by(uid: u32) -> Credential {
 }
 
 fn read_by(uid: u32, file: &Handle, offset: u64, count: u32) -> Bytes {
-    let args = ReadArgs { file: file.clone(), offset, count };
+    let args = ReadArgs { file: *file, offset, count };
     call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::READ, by(uid), &args)
 }
 
 fn write_by(uid: u32, file: &Handle, offset: u64, data: &'static [u8], stable: Stable) -> Bytes {
-    let head = WriteHead { file: file.clone(), offset, count: data.len() as u32, stable };
+    let head = WriteHead { file: *file, offset, count: data.len() as u32, stable };
     let args = WriteArgs { head, data: Data::Here(Bytes::from_static(data)) };
     call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::WRITE, by(uid), &args)
 }
@@ -192,7 +192,7 @@ const CASES: &[Case] = &[
         "WRITE with another count than data",
         nothing,
         |file| {
-            let head = WriteHead { file: file.clone(), offset: 0, count: 5, stable: Stable::Unstable };
+            let head = WriteHead { file: *file, offset: 0, count: 5, stable: Stable::Unstable };
             let args = WriteArgs { head, data: Data::Here(Bytes::from_static(b"new")) };
             call_of(nfs3::PROGRAM, nfs3::VERSION, procedure::WRITE, by(OWNER), &args)
         },

@@ -59,11 +59,29 @@ pub(super) struct Carrier {
     report: Arc<Mutex<Report>>,
 }
 
+/// What is written through a door. Its name is long, and made only to open it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Door {
+    /// Appends to the log of a session.
+    Log { session: u64 },
+    /// Blocks of a volume of a session.
+    Volume { session: u64, member: u16 },
+}
+
+impl Door {
+    fn name(self, partnership: &[u8; 16]) -> String {
+        match self {
+            Door::Log { session } => door::log_name(partnership, session),
+            Door::Volume { session, member } => door::volume_name(partnership, session, member),
+        }
+    }
+}
+
 /// A session, and the doors opened in it.
 struct Link {
     joined: Joined,
     control: File,
-    doors: RefCell<HashMap<String, File>>,
+    doors: RefCell<HashMap<Door, File>>,
     /// Payload moved since the last report.
     unreported: Cell<u64>,
 }
@@ -162,24 +180,25 @@ impl Carrier {
         Response::parse(&answer).map_err(|_| peer::Error::Violation)
     }
 
-    async fn door(&self, link: &Link, name: String) -> Result<File, peer::Error> {
-        if let Some(door) = link.doors.borrow().get(&name) {
-            return Ok(door.clone());
+    async fn open(&self, link: &Link, door: Door) -> Result<File, peer::Error> {
+        if let Some(file) = link.doors.borrow().get(&door) {
+            return Ok(file.clone());
         }
-        let door = link.joined.tree.open(&name, OpenOptions::write()).await.map_err(unreachable)?;
+        let name = door.name(&self.partnership);
+        let file = link.joined.tree.open(&name, OpenOptions::write()).await.map_err(unreachable)?;
         let mut doors = link.doors.borrow_mut();
         if doors.len() >= MOST_DOORS {
             doors.clear();
         }
-        doors.insert(name, door.clone());
-        Ok(door)
+        doors.insert(door, file.clone());
+        Ok(file)
     }
 
     /// One WRITE through a door.
-    async fn put(&self, link: &Rc<Link>, name: String, offset: u64, data: Buf) -> Result<(), peer::Error> {
+    async fn put(&self, link: &Rc<Link>, door: Door, offset: u64, data: Buf) -> Result<(), peer::Error> {
         let bytes = data.len() as u64;
-        let door = self.door(link, name).await?;
-        door.write_buf(offset, data).await.map_err(|e| {
+        let file = self.open(link, door).await?;
+        file.write_buf(offset, data).await.map_err(|e| {
             // A status is an answer; after any other error the connection is unusable.
             match e.status() {
                 None => self.lose(link),
@@ -242,7 +261,7 @@ impl Peer for Carrier {
                 if data.len() > most {
                     return Err(unreachable("a record is longer than the other server accepts in one WRITE"));
                 }
-                self.put(&link, door::log_name(&self.partnership, session), 0, data).await?;
+                self.put(&link, Door::Log { session }, 0, data).await?;
                 rest = later;
             }
             Ok(())
@@ -271,7 +290,7 @@ impl Peer for Carrier {
                     window.try_into_buf().expect("nobody else holds this window")
                 }
             };
-            self.put(&link, door::volume_name(&self.partnership, session, member), offset, data).await
+            self.put(&link, Door::Volume { session, member }, offset, data).await
         })
     }
 }
