@@ -9,8 +9,11 @@
 //! permissions, opens and caching rights of others) is asked anew for each call.
 
 use std::cell::{Cell, RefCell};
+use std::hash::BuildHasher;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use foldhash::fast::RandomState;
 
 use weft_machine::meter::Subject;
 use weft_machine::recorder::User;
@@ -20,7 +23,7 @@ use super::caller::Caller;
 use super::peer_shares::PeerShares;
 
 /// Maximum number of calls that a connection knows; each takes some 300 bytes.
-const MAX_KNOWN: usize = 16;
+const MAX_KNOWN: usize = 32;
 /// Longest beginning that is kept: a credential with 16 groups and a long machine name.
 const MAX_BYTES: usize = 512;
 /// Every handle ends with a tag of this length, by which most beginnings differ.
@@ -47,9 +50,11 @@ pub(super) struct Familiar {
     known: RefCell<Vec<Rc<Known>>>,
     /// Where the next one is entered, once there is no more room.
     next: Cell<usize>,
-    /// The tags of the last calls that were not known. A call is entered when it comes again: most files are read by one call.
+    /// Hashes of the last calls that were not known. A call is entered when it comes again: most files are read by one call, and
+    /// what returns only after more others than there is room for would always push out what returns before it.
     seen: Cell<[u64; MAX_KNOWN]>,
     seen_next: Cell<usize>,
+    hashing: RandomState,
 }
 
 impl Familiar {
@@ -67,17 +72,17 @@ impl Familiar {
     /// Whether a call that begins so (from its second word up to the offset), and is not known, is worth knowing: it has come
     /// before.
     pub fn is_wanted(&self, beginning: &[u8]) -> bool {
-        let Some(tag) = beginning.last_chunk::<TAG>().filter(|_| beginning.len() <= MAX_BYTES) else {
+        if beginning.len() > MAX_BYTES {
             return false;
-        };
-        let tag = u64::from_be_bytes(*tag);
+        }
+        let hash = self.hashing.hash_one(beginning);
         let mut seen = self.seen.get();
-        if seen.contains(&tag) {
+        if seen.contains(&hash) {
             return true;
         }
         let at = self.seen_next.get();
         if let Some(place) = seen.get_mut(at) {
-            *place = tag;
+            *place = hash;
         }
         self.seen.set(seen);
         self.seen_next.set(at.wrapping_add(1) % MAX_KNOWN);

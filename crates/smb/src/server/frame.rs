@@ -162,7 +162,7 @@ fn try_one(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried
     }
     #[cfg(test)]
     AT_ONCE.set(AT_ONCE.get() + 1);
-    let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
+    let mut reply = header.reply(NtStatus::SUCCESS, 0);
     reply.id = Id::tree(cx.tree().id);
     let unfinished = |rest| {
         let (sealed, operation) = (sealed.clone(), Operation::current());
@@ -173,8 +173,9 @@ fn try_one(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried
         _ => ops::try_read(&cx),
     };
     let Some(answer) = tried else {
-        return unfinished(Rest::Operation(cx, reply, started));
+        return unfinished(Rest::Operation(cx, reply, started, charge));
     };
+    reply.credits = connection.grant(charge, header.credits);
     count(&cx, started, &answer);
     let concerned = cx.concerned();
     let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
@@ -206,8 +207,8 @@ pub(super) struct Unfinished {
 }
 
 enum Rest {
-    /// The object is not ready.
-    Operation(OpContext, Header, Started),
+    /// The object is not ready. Its credits are granted when it has been carried out: what waits counts against them.
+    Operation(OpContext, Header, Started, u16),
     /// The payload must be read before it is signed, or the encrypted message waits for a buffer.
     Answer(Answered, Concerned),
 }
@@ -221,7 +222,7 @@ pub(super) fn finish(
     recorder::continued(operation, async move {
         let (answered, concerned) = match rest {
             Rest::Answer(answered, concerned) => (answered, concerned),
-            Rest::Operation(cx, header, started) => {
+            Rest::Operation(cx, mut header, started, charge) => {
                 let carried_out = async {
                     match header.command {
                         Command::Write => ops::write(&cx).await,
@@ -230,6 +231,7 @@ pub(super) fn finish(
                 };
                 let answer = recorder::described(carried_out, || cx.details()).await;
                 count(&cx, started, &answer);
+                header.credits = connection.grant(charge, cx.header().credits);
                 (Answered { header, answer, sign: cx.signed().cloned(), hash: None }, cx.concerned())
             }
         };

@@ -5,8 +5,8 @@
 //! the call out, and reports what is to be reported. The checks are those of `read` and `write`, in the same order.
 
 use futures_util::FutureExt;
-use weft_machine::Payload;
 use weft_machine::recorder::{self, AtOnce, Details, Operation};
+use weft_machine::{Payload, rt};
 use weft_store::opens::{Access, Range, Rights};
 use weft_store::{Attr, Kind, OpenFile, Read};
 use weft_transport::{Message, Outgoing, Part, To, must_be_read};
@@ -129,7 +129,13 @@ fn write(
     node.passes(Access::Write, Rights::WRITE)?;
     let file = node.open_now(connection, &known.caller, &before, true, (offset, count))?;
     let data = message.body.slice_ref(data.get(..len as usize)?);
+    // What has failed is written again, to the same place, and reported then.
     file.write_now(offset, &[data])?.ok()?;
+    if vfs.opens().caches_directories() {
+        // Somebody has begun to cache a folder meanwhile, and may have seen the old size.
+        let (vfs, node) = (vfs.clone(), known.node);
+        rt::spawn(async move { vfs.content_changed(node).await }).detach();
+    }
     meter.wrote(len as usize);
     let after = node.attr_now().map(|attr| node.attributes(&attr));
     let mut body = Encoder::with_capacity(WRITE_REPLY);

@@ -41,7 +41,8 @@ pub(crate) fn try_write(cx: &OpContext) -> Option<Answer> {
         return None;
     }
     open.claim.may_write(offset, u64::from(len)).ok()?;
-    // What has failed is written again, and reported then.
+    // What has failed is written again, and reported then. The same bytes go to the same place, so all that may remain of the first
+    // failure is that the health of the disk was told of it twice.
     file.write_now(offset, std::slice::from_ref(&request.data))?.ok()?;
     open.has_written();
     cx.set_written(len, false);
