@@ -50,8 +50,8 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 if [ $compares = yes ]; then
-    cc -O2 -Wall -Wextra -Werror -o "$clients/floor" floor/*.c -lcrypto
-    set -- --floor "$clients/floor" "$@"
+    floor=$(/usr/bin/python3 -c 'import servers; print(servers.build_floor())')
+    set -- --floor "$floor" "$@"
 fi
 root=
 if [ $own_root = yes ]; then

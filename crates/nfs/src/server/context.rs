@@ -342,7 +342,6 @@ impl<'a> Context<'a> {
             procedure: call.procedure,
             shares: self.shares.clone(),
             share: node.share.clone(),
-            subject: node.share.meter,
             node: node.id,
             caller: self.caller.clone(),
             user: self.details(credential).user,

@@ -14,8 +14,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-
-use weft_machine::meter::Subject;
 use weft_machine::recorder::User;
 use weft_store::{NodeId, Share};
 
@@ -37,7 +35,6 @@ pub(super) struct Known {
     /// The shares as the caller uses them.
     pub shares: Rc<PeerShares>,
     pub share: Arc<Share>,
-    pub subject: Subject,
     pub node: NodeId,
     pub caller: Caller,
     /// For the flight recorder.

@@ -127,13 +127,18 @@ pub(super) fn converse_by(
 }
 
 pub(super) fn stream(reply: Outgoing) -> Bytes {
+    rt::block_on(stream_of(reply)).unwrap()
+}
+
+/// The same, for tests that run a loop of their own.
+async fn stream_of(reply: Outgoing) -> Bytes {
     let mut bytes = Vec::new();
     for part in reply.parts {
         match part {
             Part::Bytes(piece) => bytes.extend_from_slice(&piece),
             Part::Payload { data, .. } => {
                 let len = data.len();
-                let chain = rt::block_on(data.into_chain(&Pool::new(16 << 20))).unwrap().unwrap();
+                let chain = data.into_chain(&Pool::new(16 << 20)).await.unwrap();
                 bytes.extend_from_slice(&chain.concat());
                 bytes.resize(bytes.len() + weft_wire::xdr::pad(len), 0);
             }
@@ -260,11 +265,12 @@ pub(super) async fn replies_in_parts(
     let script = Script::of(tcp(peer), messages);
     let script = Rc::new(Script { security, ..Rc::into_inner(script).unwrap() });
     server.serve(script.clone()).await.unwrap();
-    let replies = script.replies.take().into_iter().map(|reply| {
-        let mut d = Decoder::new(stream(reply));
-        (Reply::parse(&mut d).unwrap().1, d)
-    });
-    replies.collect()
+    let mut replies = Vec::new();
+    for reply in script.replies.take() {
+        let mut d = Decoder::new(stream_of(reply).await);
+        replies.push((Reply::parse(&mut d).unwrap().1, d));
+    }
+    replies
 }
 
 /// The reply to a message whose payload is still with the client.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use weft_machine::Buf;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::meter::{self as clock, Started, Subject};
 use weft_machine::recorder::{self, AtOnce, Hop, Operation, Recorded};
@@ -87,19 +88,22 @@ impl Opened {
             return Ok(Opened { body, sealed: None });
         }
         let (session, len) = sealed_by(connection, &body)?;
-        let plain = if len < SHORT_BYTES {
+        if len < SHORT_BYTES {
             let mut plain = vec![0; len];
             open(&session, &body, &mut plain)?;
-            Bytes::from(plain)
-        } else {
-            let Some(mut plain) = connection.server.config.pool.try_alloc(len) else {
-                return Ok(Opened { body, sealed: None });
-            };
-            plain.set_len(len);
-            open(&session, &body, &mut plain)?;
-            plain.freeze()
-        };
-        Ok(Opened { body: plain, sealed: Some(session) })
+            return Ok(Opened { body: Bytes::from(plain), sealed: Some(session) });
+        }
+        match connection.server.config.pool.try_alloc(len) {
+            Some(room) => Opened::into_room(session, &body, room, len),
+            None => Ok(Opened { body, sealed: None }),
+        }
+    }
+
+    /// Decrypts a message, whose length without encryption is `len`, into a buffer of the pool.
+    fn into_room(session: Arc<Session>, body: &[u8], mut room: Buf, len: usize) -> Result<Opened, Reason> {
+        room.set_len(len);
+        open(&session, body, &mut room)?;
+        Ok(Opened { body: room.freeze(), sealed: Some(session) })
     }
 }
 
@@ -378,20 +382,11 @@ fn open(session: &Session, body: &[u8], plain: &mut [u8]) -> Result<(), Reason> 
     Ok(())
 }
 
-/// Decrypts a message.
+/// Decrypts a message for which [`Opened::at_once`] had no buffer.
 async fn decrypt(connection: &Connection, body: &Bytes) -> Result<Opened, Reason> {
     let (session, len) = sealed_by(connection, body)?;
-    let body = if len < SHORT_BYTES {
-        let mut plain = vec![0; len];
-        open(&session, body, &mut plain)?;
-        Bytes::from(plain)
-    } else {
-        let mut plain = connection.server.config.pool.alloc(len).await;
-        plain.set_len(len);
-        open(&session, body, &mut plain)?;
-        plain.freeze()
-    };
-    Ok(Opened { body, sealed: Some(session) })
+    let room = connection.server.config.pool.alloc(len).await;
+    Opened::into_room(session, body, room, len)
 }
 
 /// Decompresses a message (3.3.5.2.1.2).

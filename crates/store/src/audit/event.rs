@@ -134,7 +134,7 @@ pub enum Fact {
 pub struct Event {
     /// When, since 1970.
     pub at: Duration,
-    /// What.
+    /// What was done, and to what.
     pub kind: Kind,
     /// How it ended.
     pub outcome: Outcome,

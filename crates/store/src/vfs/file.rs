@@ -109,7 +109,7 @@ impl OpenFile {
 
     /// The same for a caller that already knows the file's size, which saves a system call.
     pub async fn read_within(&self, size: u64, offset: u64, len: usize) -> Result<Payload, Error> {
-        self.submit_read(offset, len, Some(size)).data().await
+        self.read_known(size, offset, len).data().await
     }
 
     /// The same, without waiting.
@@ -141,7 +141,7 @@ impl OpenFile {
     pub async fn write(&self, offset: u64, chain: &[Bytes]) -> Result<(), Error> {
         let source = PayloadSource::Memory(chain);
         offset.checked_add(source.len()).ok_or(Error::Invalid)?;
-        if let Some(written) = self.object.write_now(offset, chain) {
+        if let Some(written) = self.write_now(offset, chain) {
             return written;
         }
         answer!(self.object.submit(ObjectOp::Write { offset, source }), Done::Done => ())

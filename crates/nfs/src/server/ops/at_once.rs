@@ -50,7 +50,7 @@ pub(in crate::server) fn at_once(
         (message.body.first_chunk()?, message.body.get(4..)?.get(known.beginning.len()..)?);
     let xid = u32::from_be_bytes(*xid);
     let meter =
-        CallMeter::known(connection.kind, known.procedure, known.subject, message.ticket.takes_payload());
+        CallMeter::known(connection.kind, known.procedure, known.share.meter, message.ticket.takes_payload());
     let _current = AtOnce::begin(meter.what()?);
     let (answer, sent) = match known.procedure {
         nfs::READ => read(connection, &known, xid, arguments)?,

@@ -1,7 +1,6 @@
 //! READs and WRITEs of callers and files that a connection knows: they are answered at once, and as on a connection that knows
 //! nothing.
 
-use weft_machine::meter::Subject;
 use weft_machine::recorder::User;
 use weft_store::opens::Range;
 use weft_store::rules::Protection;
@@ -67,18 +66,7 @@ async fn replies(server: &Server, steps: impl IntoIterator<Item = Step>) -> (Vec
     server.serve(steps.clone()).await.unwrap();
     let mut replies = Vec::new();
     for reply in steps.replies.take() {
-        let mut bytes = Vec::new();
-        for part in reply.parts {
-            match part {
-                Part::Bytes(piece) => bytes.extend_from_slice(&piece),
-                Part::Payload { data, .. } => {
-                    let fill = weft_wire::xdr::pad(data.len());
-                    bytes.extend_from_slice(&data.into_chain(&Pool::new(16 << 20)).await.unwrap().concat());
-                    bytes.resize(bytes.len() + fill, 0);
-                }
-            }
-        }
-        replies.push(Bytes::from(bytes));
+        replies.push(stream_of(reply).await);
     }
     (replies, AT_ONCE.get() - before)
 }
@@ -404,7 +392,6 @@ fn a_connection_knows_so_many_and_no_more() {
                 procedure: n as u32,
                 shares: shares.clone(),
                 share: server.share(0).clone(),
-                subject: Subject::NONE,
                 node,
                 caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
                 user: User::None,

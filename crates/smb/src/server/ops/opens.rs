@@ -315,7 +315,7 @@ impl Open {
     /// Records a write of this many bytes; 0 if they do not count as the client's.
     pub(super) async fn written(&self, bytes: u64) {
         self.has_written();
-        self.resized(bytes).await;
+        self.tell_change(bytes).await;
     }
 
     /// The same for an open of which the audit log tells nothing.
@@ -339,6 +339,11 @@ impl Open {
     /// Records a change of the data about which those who cache the directory have been notified.
     pub(super) async fn resized(&self, bytes: u64) {
         self.has_resized();
+        self.tell_change(bytes).await;
+    }
+
+    /// Tells the audit log of changed bytes.
+    async fn tell_change(&self, bytes: u64) {
         if let Some(audited) = self.audited.get() {
             // It is told even if the connection is lost while the path is looked up.
             let told = Written { audited, bytes };
