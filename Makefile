@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop instructions docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-team bench-nfs bench-admin bench-instructions bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop instructions docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-cores bench-team bench-nfs bench-admin bench-instructions bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-smb    SMB READ and WRITE, plain, signed, encrypted, of folders and of memory, beside the floor and the best peer; OPTIONS='--match signed --size 8192', CHIMERA=FILE for another peer"
 	@echo "make bench-before compare SMB and NFS with an older version of weft, BESIDE=FILE, by the same independent clients"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
+	@echo "make bench-cores  processor time of the server per READ and WRITE with 1, 2, 4 and 8 serving threads, by shared memory and TCP"
 	@echo "make bench-team   200 users, 50 shares, 2,000 connections: memory, latency of log-ons, reload; beside Debian's smbd (installs samba)"
 	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
 	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
@@ -205,6 +206,9 @@ bench-before: build
 bench-scale: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/scale.py
+
+bench-cores: build
+	/usr/bin/python3 tests/peers/cores.py
 
 # A minute on two cores, as root. OUT=FILE writes the tables.
 bench-team: build

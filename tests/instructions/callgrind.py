@@ -14,6 +14,8 @@ class Profile:
     own: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     inclusive: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     calls: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    # How often one function called another, by (caller, callee).
+    arcs: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
     def called(self, pattern):
         """How often functions were called whose names match this regular expression."""
@@ -21,9 +23,17 @@ class Profile:
 
     def beyond(self, other):
         """What this has more than another."""
-        own, inclusive, calls = (mine.copy() for mine in (self.own, self.inclusive, self.calls))
-        own.subtract(other.own), inclusive.subtract(other.inclusive), calls.subtract(other.calls)
-        return Profile(self.instructions - other.instructions, own, inclusive, calls)
+        own, inclusive, calls, arcs = (mine.copy() for mine in (self.own, self.inclusive, self.calls, self.arcs))
+        own.subtract(other.own), inclusive.subtract(other.inclusive), calls.subtract(other.calls), arcs.subtract(other.arcs)
+        return Profile(self.instructions - other.instructions, own, inclusive, calls, arcs)
+
+    def callers(self, pattern):
+        """Who called functions whose names match, how often."""
+        found = collections.Counter()
+        for (caller, callee), count in self.arcs.items():
+            if count > 0 and pattern.search(callee):
+                found[caller] += count
+        return found
 
 
 def parse(path):
@@ -47,6 +57,7 @@ def parse(path):
                     if callee != function:
                         profile.inclusive[callee] += costs.get("Ir", 0)
                     profile.calls[callee] += arc
+                    profile.arcs[function, callee] += arc
                     arc = None
                     continue
                 profile.own[function] += costs.get("Ir", 0)

@@ -131,6 +131,12 @@ def shown(figure, columns):
 
 def where(figure, most):
     """Where the instructions go: the functions with the most of their own, per operation."""
+    print("    locks, by who takes them:")
+    for name, calls in figure.profile.callers(CALLS["locks"]).most_common():
+        # A module's own `lock` only calls Mutex::lock: who called it says what was locked.
+        within = figure.profile.callers(re.compile(f"^{re.escape(name)}$")) if name.endswith("::lock") else {}
+        by = "; by " + ", ".join(f"{caller} {count / figure.operations:.2f}" for caller, count in within.items()) if within else ""
+        print(f"    {calls / figure.operations:>9,.2f}  {name}{by}")
     for title, costs in [("with what they call", figure.profile.inclusive), ("of their own", figure.profile.own)]:
         print(f"    {title}:")
         for name, cost in costs.most_common(most):
@@ -157,7 +163,7 @@ def main():
     arguments.add_argument("--build", choices=["debug", "release"], required=True, help="which bounds apply to it")
     arguments.add_argument("--short", action="store_true", help="fewer lines and operations, as in make test")
     arguments.add_argument("--match", default="", metavar="TEXT", help="only lines whose name contains TEXT")
-    arguments.add_argument("--where", type=int, default=0, metavar="N", help="print the N functions with most instructions of each line")
+    arguments.add_argument("--where", type=int, default=0, metavar="N", help="print the N functions with most instructions of each line, and who takes its locks")
     arguments.add_argument("--operations", type=int, metavar="N")
     arguments.add_argument("--repetitions", type=int, metavar="N")
     arguments = arguments.parse_args()
