@@ -24,11 +24,11 @@ use weft_transport::{Channel, Error, Message, Outgoing, Peer, Sending};
 
 use super::Server;
 use super::answers::Answers;
+use super::at_once;
 use super::context::Connection;
 use super::header::NotRpc;
 use super::instead::{self, Answer, Instead};
 use super::line::{self, CallbackLine};
-use super::ops;
 use super::watch::Watch;
 
 /// Messages taken before the running requests are polled again.
@@ -411,7 +411,7 @@ fn begin<'a>(
     while let Some(mut message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
-        } else if let Some((answer, operation)) = ops::at_once(connection, &mut message) {
+        } else if let Some((answer, operation)) = at_once::at_once(connection, &mut message) {
             send(channel, (Ok(answer), operation), unsent)?;
         } else {
             let answer = || {

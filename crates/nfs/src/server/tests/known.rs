@@ -8,13 +8,13 @@ use weft_store::{DirName, Make, SetAttr};
 use weft_wire::xdr::Data;
 
 use super::*;
+use crate::server::at_once::AT_ONCE;
 use crate::server::caller::Caller;
-use crate::server::familiar::{Familiar, Known};
-use crate::server::ops::AT_ONCE;
+use crate::server::familiar::{Beginning, Familiar, Known, Procedure};
 use crate::server::peer_shares::PeerShares;
 
 /// What happens on a connection, one after the other.
-enum Step {
+pub(in crate::server) enum Step {
     Call(Bytes),
     /// By others.
     Change(LocalBoxFuture<'static, ()>),
@@ -23,6 +23,7 @@ enum Step {
 /// A connection on which changes happen between the calls.
 struct Steps {
     steps: RefCell<VecDeque<Step>>,
+    arrived: RefCell<VecDeque<Bytes>>,
     replies: RefCell<Vec<Outgoing>>,
 }
 
@@ -38,15 +39,17 @@ impl Channel for Steps {
                 match step {
                     None => return Ok(None),
                     Some(Step::Change(change)) => change.await,
-                    Some(Step::Call(body)) => {
-                        return Ok(Some(Message { body, detached: None, ticket: Ticket::default() }));
-                    }
+                    Some(Step::Call(body)) => self.arrived.borrow_mut().push_back(body),
+                }
+                if let Some(message) = self.try_recv() {
+                    return Ok(Some(message));
                 }
             }
         })
     }
     fn try_recv(&self) -> Option<Message> {
-        None
+        let body = self.arrived.borrow_mut().pop_front()?;
+        Some(Message { body, detached: None, ticket: Ticket::default() })
     }
     fn send(&self, message: Outgoing) -> Sending {
         self.replies.borrow_mut().push(message);
@@ -59,9 +62,12 @@ impl Channel for Steps {
 }
 
 /// The replies of one connection, and how many of them were given at once.
-async fn replies(server: &Server, steps: impl IntoIterator<Item = Step>) -> (Vec<Bytes>, usize) {
-    let steps = Steps { steps: RefCell::new(steps.into_iter().collect()), replies: RefCell::default() };
-    let steps = Rc::new(steps);
+pub(in crate::server) async fn replies(
+    server: &Server,
+    steps: impl IntoIterator<Item = Step>,
+) -> (Vec<Bytes>, usize) {
+    let steps = RefCell::new(steps.into_iter().collect());
+    let steps = Rc::new(Steps { steps, arrived: RefCell::default(), replies: RefCell::default() });
     let before = AT_ONCE.get();
     server.serve(steps.clone()).await.unwrap();
     let mut replies = Vec::new();
@@ -378,34 +384,50 @@ fn files_that_are_read_and_written_in_turn_are_known() {
 #[test]
 fn a_connection_knows_so_many_and_no_more() {
     rt::block_on(async {
-        let (server, _, node) = served().await;
+        let (server, ..) = served().await;
         let familiar = Familiar::default();
         let (list, protection) = (server.shares.now(), Protection::None);
         let shares = Rc::new(PeerShares::new(list, server.policy, tcp(PEER), protection));
-        let message = |n: u64| [&[0; 44][..], &n.to_be_bytes(), b"arguments"].concat();
-        let beginning = |n: u64| message(n)[4..52].to_vec();
-        for n in 1..=100 {
-            assert!(!familiar.is_wanted(&beginning(n)), "seen once");
-            assert!(familiar.is_wanted(&beginning(n)), "seen again");
-            familiar.enter(&beginning(n), |beginning| Known {
-                beginning,
-                procedure: n as u32,
-                shares: shares.clone(),
-                share: server.share(0).clone(),
-                node,
-                caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
-                user: User::None,
-            });
+        // Where the hole is, each call has something else.
+        let message =
+            |n: u64, hole: u8| [&[0; 14][..], &[hole; 4], &[0; 26], &n.to_be_bytes(), b"arguments"].concat();
+        fn beginning(message: &[u8]) -> Beginning<&[u8]> {
+            Beginning { bytes: &message[4..52], hole: 10..14 }
         }
-        let known: Vec<_> = (1..=100).filter_map(|n| familiar.find(&message(n))).collect();
+        for n in 1..=100 {
+            assert!(!familiar.is_wanted(&beginning(&message(n, 1))), "seen once");
+            assert!(familiar.is_wanted(&beginning(&message(n, 2))), "seen again");
+            for hole in 3..5 {
+                let message = message(n, hole);
+                let Beginning { bytes, hole } = beginning(&message);
+                familiar.enter(Known {
+                    beginning: Beginning { bytes: bytes.into(), hole },
+                    procedure: Procedure::Read3,
+                    shares: shares.clone(),
+                    share: server.share(0).clone(),
+                    node: NodeId(n),
+                    caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
+                    user: User::None,
+                });
+            }
+        }
+        let known: Vec<_> = (1..=100).filter_map(|n| familiar.find(&message(n, n as u8))).collect();
         assert_eq!(
-            known.iter().map(|known| known.procedure).collect::<Vec<_>>(),
+            known.iter().map(|known| known.node.0).collect::<Vec<_>>(),
             (69..=100).collect::<Vec<_>>()
         );
-        assert!(familiar.find(b"").is_none() && familiar.find(&message(100)[..51]).is_none());
-        assert!(!familiar.is_wanted(&[1; 600]) && !familiar.is_wanted(&[1; 600]), "too long");
+        assert_eq!(known[0].beginning.hole_of(&message(100, 7)[4..]), Some(&[7; 4][..]));
+        assert!(familiar.find(b"").is_none() && familiar.find(&message(100, 1)[..51]).is_none());
+        for at in (4..14).chain(18..52) {
+            let mut other = message(100, 1);
+            other[at] ^= 1;
+            assert!(familiar.find(&other).is_none(), "byte {at}");
+        }
+        let long = [1; 600];
+        let long = Beginning { bytes: &long[..], hole: 0..0 };
+        assert!(!familiar.is_wanted(&long) && !familiar.is_wanted(&long), "too long");
         familiar.clear();
-        assert!(familiar.find(&message(100)).is_none());
+        assert!(familiar.find(&message(100, 1)).is_none());
     })
     .unwrap();
 }
