@@ -40,6 +40,9 @@ pub(super) fn at_once(connection: &Connection<'_>, message: &mut Message) -> Opt
         Procedure::Write3 => (VERSION, 0, nfs::WRITE),
         Procedure::Compound(compound) => (nfs4::VERSION, compound.minor, compound.operation),
     };
+    if !matches!(known.procedure, Procedure::Write3) {
+        *connection.written.borrow_mut() = None;
+    }
     let meter = CallMeter::known(
         connection.kind,
         (version, operation),

@@ -408,12 +408,14 @@ fn begin<'a>(
 ) -> Result<(), Error> {
     let mut next = Some(first);
     let mut begun = 0usize;
+    *connection.written.borrow_mut() = None;
     while let Some(mut message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
         } else if let Some((answer, operation)) = at_once::at_once(connection, &mut message) {
             send(channel, (Ok(answer), operation), unsent)?;
         } else {
+            *connection.written.borrow_mut() = None;
             let answer = || {
                 let answer = connection.answer(message);
                 #[cfg(debug_assertions)]

@@ -14,7 +14,7 @@ use futures_util::lock::Mutex as Queue;
 use weft_machine::recorder::{Details, User};
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
-use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
+use weft_store::{Attr, DirName, Error, NodeId, OpenFile, Share, ShareList};
 use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security, To};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
@@ -66,6 +66,8 @@ pub(super) struct Connection<'a> {
     pub protecting: Queue<()>,
     /// Callers and files that it knows.
     pub familiar: Familiar,
+    /// The file that the last call has written, and its attributes afterwards, as long as nothing else has been done.
+    pub written: RefCell<Option<(FileId, Attr)>>,
     /// The shares that the last request used; possibly replaced since.
     last_shares: RefCell<Rc<PeerShares>>,
     /// The same shares, acting for the last callers; the latest first.
@@ -236,6 +238,7 @@ impl<'a> Connection<'a> {
             admitted: Cell::new(false),
             protecting: Queue::default(),
             familiar: Familiar::default(),
+            written: RefCell::default(),
             last_shares: RefCell::new(Rc::new(shares)),
             last_acting: RefCell::default(),
         }

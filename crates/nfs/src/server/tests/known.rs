@@ -11,11 +11,14 @@ use super::*;
 use crate::server::at_once::AT_ONCE;
 use crate::server::caller::Caller;
 use crate::server::familiar::{Beginning, Familiar, Known, Procedure};
+use crate::server::ops::at_once::LOOKS;
 use crate::server::peer_shares::PeerShares;
 
 /// What happens on a connection, one after the other.
 pub(in crate::server) enum Step {
     Call(Bytes),
+    /// Calls that arrive together.
+    Calls(Vec<Bytes>),
     /// By others.
     Change(LocalBoxFuture<'static, ()>),
 }
@@ -40,6 +43,7 @@ impl Channel for Steps {
                     None => return Ok(None),
                     Some(Step::Change(change)) => change.await,
                     Some(Step::Call(body)) => self.arrived.borrow_mut().push_back(body),
+                    Some(Step::Calls(bodies)) => self.arrived.borrow_mut().extend(bodies),
                 }
                 if let Some(message) = self.try_recv() {
                     return Ok(Some(message));
@@ -351,6 +355,37 @@ fn another_caller_is_another_call() {
         }
         let (now, _) = replies(&server, [Step::Call(read_by(OWNER, &file, 0, 3))]).await;
         assert!(now[0].ends_with(b"own\0"), "{:?}", now[0]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn between_writes_that_arrive_together_attributes_are_asked_for_once() {
+    rt::block_on(async {
+        let (server, file, node) = served().await;
+        let write = |at| write_by(OWNER, &file, at, b"xy", Stable::Unstable);
+        let read = || read_by(OWNER, &file, 0, 4);
+        let known = (0..2).flat_map(|at| [write(at), read()]).map(Step::Call);
+        let touched = set(server.clone(), node, SetAttr { mode: Some(0o640), ..SetAttr::default() });
+        let together = Step::Calls(vec![write(14), write(15), write(20), read(), write(30)]);
+        let before = LOOKS.get();
+        let steps = known.chain([together, Step::Change(touched), Step::Call(write(40))]);
+        let (all, at_once) = replies(&server, steps).await;
+        assert_eq!((at_once, LOOKS.get() - before), (6, 4 + 1 + 2 + 2));
+        let attributes = |reply: &Bytes| {
+            let (status, rest) = results(reply);
+            assert_eq!(status, Status::OK);
+            let mut d = Decoder::new(rest);
+            let WriteOk { wcc, .. } = WriteOk::parse(&mut d).unwrap();
+            (wcc.before.unwrap(), wcc.after.unwrap())
+        };
+        let [first, second, third, _, fourth, last] = &all[4..] else { panic!("{} replies", all.len()) };
+        let chain = [first, second, third, fourth, last].map(attributes);
+        let sizes = chain.iter().map(|(before, after)| (before.size, after.size)).collect::<Vec<_>>();
+        assert_eq!(sizes, [(16, 16), (16, 17), (17, 22), (22, 32), (32, 42)]);
+        for pair in chain.windows(2) {
+            assert!(pair[1].0.ctime >= pair[0].1.ctime && pair[1].0.mtime >= pair[0].1.mtime);
+        }
     })
     .unwrap();
 }
