@@ -24,11 +24,11 @@ use weft_transport::{Channel, Error, Message, Outgoing, Peer, Sending};
 
 use super::Server;
 use super::answers::Answers;
+use super::at_once;
 use super::context::Connection;
 use super::header::NotRpc;
 use super::instead::{self, Answer, Instead};
 use super::line::{self, CallbackLine};
-use super::ops;
 use super::watch::Watch;
 
 /// Messages taken before the running requests are polled again.
@@ -41,6 +41,17 @@ const LARGEST_CALL: usize = 2880;
 /// need to use up the slice: after 64 calls their turns were shorter than those of SMB, and a client kept 0.8 of its
 /// throughput beside others that kept the core busy.
 const CALLS_IN_A_ROW: usize = 256;
+/// A request longer than this comes alone: small ones are received together, and their replies leave together.
+const LARGE_BYTES: usize = 16 << 10;
+/// The reply to a large request waits for those of the next ones, while they have arrived already: to send a reply to a WRITE of 64
+/// KiB costs a fifth of the WRITE. So many of them wait at most, and no longer than it takes to carry out so many bytes.
+const HELD_REPLIES: usize = 8;
+const HELD_BYTES: usize = 512 << 10;
+/// A client that has few requests outstanding waits for the first reply before it sends more. Whether this is one shows when
+/// replies wait, which is tried after so many requests without a pause.
+const CROWD: usize = 16;
+/// For how many requests a client that went on sending while as many replies waited as may is believed to have many outstanding.
+const DEEP: usize = 256;
 /// The same for a client that no export admits. Then it waits.
 const STRANGERS_CALLS_IN_A_ROW: usize = 64;
 /// How long a client that no export admits waits then: a thousand calls a second are more than NULL and MOUNT ever
@@ -157,6 +168,55 @@ impl Unsent {
     }
 }
 
+/// The replies to large requests that wait in the corked channel for the next ones.
+#[derive(Default)]
+struct Held {
+    replies: usize,
+    bytes: usize,
+    /// Requests since the connection last waited for one.
+    crowd: usize,
+    /// For so many more requests the client is believed to have many outstanding.
+    deep: usize,
+}
+
+impl Held {
+    /// Requests of so many bytes were carried out. Whether their replies wait.
+    fn may_wait(&mut self, requests: usize, bytes: usize) -> bool {
+        self.crowd = self.crowd.saturating_add(requests);
+        self.replies = self.replies.saturating_add(requests);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if requests != 1 || bytes <= LARGE_BYTES {
+            self.deep = 0;
+            return false;
+        }
+        self.deep = self.deep.saturating_sub(1);
+        let has_room = self.replies < HELD_REPLIES && self.bytes < HELD_BYTES;
+        if self.replies > 1 && !has_room {
+            self.deep = DEEP;
+        }
+        has_room && (self.deep > 0 || self.crowd > CROWD)
+    }
+
+    /// Sends them. Whether there were any.
+    fn release(&mut self, channel: &dyn Channel) -> bool {
+        let any = self.replies > 0;
+        if any {
+            (self.replies, self.bytes) = (0, 0);
+            channel.cork(false);
+        }
+        any
+    }
+
+    /// Before the connection waits for its next request.
+    fn pause(&mut self) {
+        self.crowd = 0;
+        // To be woken costs less than to poll for as long as a large request takes to come.
+        if self.deep > 0 {
+            rt::sleep_next();
+        }
+    }
+}
+
 enum Event {
     Received(Received),
     Finished(Answered),
@@ -184,6 +244,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     // A message that arrived when the turn was over.
     let mut arrived: Option<Received> = None;
     let mut unsent = Unsent::default();
+    let mut held = Held::default();
     // The peer has too many unread replies: no more calls are received until the network has taken them.
     let mut is_full = false;
     let mut place = server.drain.join();
@@ -197,55 +258,68 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         }
         let mut paused = false;
         let mut poll_event = |cx: &mut Context<'_>| {
-            if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
-                return Poll::Ready(Event::Finished(finished));
-            }
-            // A connection that waits must not keep the files of removed shares open.
-            if changes.poll(cx) != connection.shares_number() {
-                return Poll::Ready(Event::SharesChanged);
-            }
-            let all_sent = unsent.poll(cx, &*channel).is_ready();
-            if draining {
-                return Poll::Pending;
-            }
-            if place.poll(cx) {
-                return Poll::Ready(Event::Drained);
-            }
-            if is_full {
-                if !all_sent {
-                    receiving = None;
-                    return Poll::Pending;
+            let event = 'event: {
+                if let Poll::Ready(Some(finished)) = Pin::new(&mut running).poll_next(cx) {
+                    break 'event Poll::Ready(Event::Finished(finished));
                 }
-                is_full = false;
-            }
-            if let Poll::Ready(call) = calls.poll(cx) {
-                return Poll::Ready(Event::Calling(call));
-            }
-            if running.len() >= server.limits.requests || answers.is_waited_for() {
-                receiving = None;
-                return Poll::Pending;
-            }
-            let received = match arrived.take() {
-                Some(arrived) => Poll::Ready(arrived),
-                None => {
-                    let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
-                    let received = future.as_mut().poll(cx);
-                    if received.is_ready() {
+                // A connection that waits must not keep the files of removed shares open.
+                if changes.poll(cx) != connection.shares_number() {
+                    break 'event Poll::Ready(Event::SharesChanged);
+                }
+                // Nobody has to be woken for what waits here.
+                let all_sent = held.replies > 0 || unsent.poll(cx, &*channel).is_ready();
+                if draining {
+                    break 'event Poll::Pending;
+                }
+                if place.poll(cx) {
+                    break 'event Poll::Ready(Event::Drained);
+                }
+                if is_full {
+                    if !all_sent {
                         receiving = None;
+                        break 'event Poll::Pending;
                     }
-                    received
+                    is_full = false;
                 }
+                if let Poll::Ready(call) = calls.poll(cx) {
+                    break 'event Poll::Ready(Event::Calling(call));
+                }
+                if running.len() >= server.limits.requests || answers.is_waited_for() {
+                    receiving = None;
+                    break 'event Poll::Pending;
+                }
+                let received = match arrived.take() {
+                    Some(arrived) => Poll::Ready(arrived),
+                    None => {
+                        let future: &mut LocalBoxFuture<'_, _> =
+                            receiving.get_or_insert_with(|| channel.recv());
+                        let received = future.as_mut().poll(cx);
+                        if received.is_ready() {
+                            receiving = None;
+                        }
+                        received
+                    }
+                };
+                // If a running call has used up the time slice, a message waits for the next one. The end of the
+                // connection does not: otherwise calls that use up each time slice would hold a closed connection.
+                if matches!(received, Poll::Ready(Ok(None) | Err(_))) || !rt::turn_is_over() {
+                    break 'event received.map(Event::Received);
+                }
+                if let Poll::Ready(message) = received {
+                    arrived = Some(message);
+                }
+                cx.waker().wake_by_ref();
+                Poll::Pending
             };
-            // If a running call has used up the time slice, a message waits for the next one. The end of the
-            // connection does not: otherwise calls that use up each time slice would hold a closed connection.
-            if matches!(received, Poll::Ready(Ok(None) | Err(_))) || !rt::turn_is_over() {
-                return received.map(Event::Received);
+            if event.is_pending() {
+                if held.release(&*channel) {
+                    unsent.settle(&*channel, &connection.client);
+                    // The network wakes this when it takes what is left.
+                    let _ = unsent.poll(cx, &*channel);
+                }
+                held.pause();
             }
-            if let Poll::Ready(message) = received {
-                arrived = Some(message);
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+            event
         };
         let event = poll_fn(|cx| {
             let event = poll_event(cx);
@@ -256,6 +330,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         if paused {
             in_a_row = 0;
         }
+        let mut waits = false;
         let sent = match event {
             Event::Drained => {
                 draining = true;
@@ -275,8 +350,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 channel.cork(true);
+                let (bytes, before) = (message.body.len(), in_a_row);
                 let begun = begin(&connection, &*channel, message, &mut running, &mut unsent, &mut in_a_row);
-                channel.cork(false);
+                let may_wait = held.may_wait(in_a_row.saturating_sub(before), bytes);
+                waits = may_wait && told && begun.is_ok() && !rt::turn_is_over();
                 begun
             }
             Event::Received(Ok(None)) => break Ok(()),
@@ -290,8 +367,12 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             // No more calls are received from a peer that does not read its replies. Running requests continue,
             // because others wait for what they hold and for what they were granted.
             Ok(()) => {
-                unsent.settle(&*channel, &connection.client);
-                is_full |= channel.backlog() >= server.limits.replies || answers.is_full(&*channel);
+                let fills = || channel.backlog() >= server.limits.replies || answers.is_full(&*channel);
+                if !waits || in_a_row >= CALLS_IN_A_ROW || fills() {
+                    held.release(&*channel);
+                    unsent.settle(&*channel, &connection.client);
+                    is_full |= fills();
+                }
             }
             Err(e) => break Err(e),
         }
@@ -304,6 +385,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         }
         rt::yield_if_due().await;
     };
+    held.release(&*channel);
     drop(calls);
     // Running requests still change files; their replies can be sent only if the peer closed in order.
     while let Some(finished) = poll_fn(|cx| Pin::new(&mut running).poll_next(cx)).await {
@@ -326,12 +408,14 @@ fn begin<'a>(
 ) -> Result<(), Error> {
     let mut next = Some(first);
     let mut begun = 0usize;
+    *connection.written.borrow_mut() = None;
     while let Some(mut message) = next {
         if line::is_reply(&message.body) {
             connection.line.deliver(message.body);
-        } else if let Some((answer, operation)) = ops::at_once(connection, &mut message) {
+        } else if let Some((answer, operation)) = at_once::at_once(connection, &mut message) {
             send(channel, (Ok(answer), operation), unsent)?;
         } else {
+            *connection.written.borrow_mut() = None;
             let answer = || {
                 let answer = connection.answer(message);
                 #[cfg(debug_assertions)]

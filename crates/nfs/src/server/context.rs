@@ -4,7 +4,7 @@
 //! procedure; `ops`, `v4`, `mount` and `nlm` carry it out.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use futures_util::lock::Mutex as Queue;
 use weft_machine::recorder::{Details, User};
 use weft_machine::{Buf, Payload, PayloadSource};
 use weft_store::rules::Protection;
-use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareList};
+use weft_store::{Attr, DirName, Error, NodeId, OpenFile, Share, ShareList};
 use weft_transport::{Channel, Kind, Limits, Part, Peer, RemotePayload, Security, To};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
@@ -25,10 +25,9 @@ use super::Server;
 use super::answers::Answers;
 use super::caller::Caller;
 use super::credential::{Credential, Ticket};
-use super::familiar::{Familiar, Known};
+use super::familiar::{Beginning, Familiar, Known, Procedure};
 use super::file_id::FileId;
-use super::handles::{self, Named};
-use super::header::Header;
+use super::handles::{self, Handles, Named};
 use super::identity::Origin;
 use super::instead::Cut;
 use super::line::CallbackLine;
@@ -67,6 +66,8 @@ pub(super) struct Connection<'a> {
     pub protecting: Queue<()>,
     /// Callers and files that it knows.
     pub familiar: Familiar,
+    /// The file that the last call has written, and its attributes afterwards, as long as nothing else has been done.
+    pub written: RefCell<Option<(FileId, Attr)>>,
     /// The shares that the last request used; possibly replaced since.
     last_shares: RefCell<Rc<PeerShares>>,
     /// The same shares, acting for the last callers; the latest first.
@@ -237,6 +238,7 @@ impl<'a> Connection<'a> {
             admitted: Cell::new(false),
             protecting: Queue::default(),
             familiar: Familiar::default(),
+            written: RefCell::default(),
             last_shares: RefCell::new(Rc::new(shares)),
             last_acting: RefCell::default(),
         }
@@ -319,31 +321,49 @@ impl<'a> Context<'a> {
         Ok(Node { share, id })
     }
 
-    /// Lets the connection know this call, whose arguments `d` has: a READ or WRITE.
-    pub fn meet(&self, call: &Header, credential: &Credential, d: &Decoder) {
+    /// Lets the connection know this call, a READ or WRITE of the file whose handle is `ahead` bytes from where `d` is. `behind`:
+    /// bytes that follow the handle and are the same in each such call; `hole`: where bytes ahead of it are not, from where `d` is.
+    pub fn meet(
+        &self,
+        credential: &Credential,
+        d: &Decoder,
+        (ahead, behind): (usize, usize),
+        hole: Range<usize>,
+        procedure: impl FnOnce() -> Procedure,
+    ) {
         let is_plain = !matches!(credential, Credential::Ticket(..)) && !d.is_reduced();
         if !is_plain || self.kind == Kind::Datagram {
             return;
         }
-        let whole = d.beginning(d.position().saturating_add(4 + handles::BYTES));
-        let (Some(beginning), Some((length, handle))) =
-            (whole.get(4..), d.peek(4 + handles::BYTES).split_first_chunk::<4>())
+        let to_handle = ahead.saturating_add(4 + handles::BYTES);
+        let whole = d.beginning(d.position().saturating_add(to_handle).saturating_add(behind));
+        let arguments = d.peek(to_handle);
+        let (Some(bytes), Some((length, handle))) =
+            (whole.get(4..), arguments.get(ahead..).and_then(<[u8]>::split_first_chunk::<4>))
         else {
             return;
         };
-        if u32::from_be_bytes(*length) as usize != handles::BYTES || !self.familiar.is_wanted(beginning) {
+        // From the second word.
+        let from = d.position().saturating_sub(4);
+        let hole = from.saturating_add(hole.start)..from.saturating_add(hole.end);
+        let beginning = Beginning { bytes, hole };
+        if u32::from_be_bytes(*length) as usize != handles::BYTES || !self.familiar.is_wanted(&beginning) {
+            return;
+        }
+        let admitted = Handles::share_of(handle).is_some_and(|share| self.judge(share).is_ok());
+        if !admitted {
             return;
         }
         // The first READ of a file finds its node, which may have to wait.
         let node = Handle::new(handle).and_then(|handle| self.node(&handle).now_or_never());
         let Some(Ok(node)) = node else { return };
-        self.familiar.enter(beginning, |beginning| Known {
-            beginning,
-            procedure: call.procedure,
+        self.familiar.enter(Known {
+            beginning: Beginning { bytes: bytes.into(), hole: beginning.hole },
+            procedure: procedure(),
             shares: self.shares.clone(),
             share: node.share.clone(),
             node: node.id,
-            caller: self.caller.clone(),
+            caller: self.caller_in(node.share.id),
             user: self.details(credential).user,
         });
     }

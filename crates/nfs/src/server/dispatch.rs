@@ -22,6 +22,7 @@ use super::caller::Caller;
 use super::context::{Connection, Context, Results, args};
 use super::credential::Credential;
 use super::duplicates::MAX_ANSWER;
+use super::familiar::Procedure;
 use super::header::{Header, NotRpc, header_only};
 use super::instead::{Answer, Instead};
 use super::meter::CallMeter;
@@ -151,9 +152,7 @@ impl Connection<'_> {
                 Box::pin(cx.once(call, credential, d, body)).await
             }
             (nfs3::PROGRAM, nfs3::VERSION) => {
-                if matches!(call.procedure, nfs::READ | nfs::WRITE) {
-                    cx.meet(call, credential, &d);
-                }
+                cx.meet_v3(call, credential, &d);
                 cx.nfs(call.procedure, d, body).await
             }
             (mount::PROGRAM, mount::VERSION) => Box::pin(cx.mount(call.procedure, d, body)).await,
@@ -208,6 +207,16 @@ impl Context<'_> {
             *kept = Some(body.copy_from(begins));
         }
         results
+    }
+
+    /// Lets the connection know a READ or WRITE, whose arguments `d` has.
+    fn meet_v3(&self, call: &Header, credential: &Credential, d: &Decoder) {
+        let known = match call.procedure {
+            nfs::READ => Procedure::Read3,
+            nfs::WRITE => Procedure::Write3,
+            _ => return,
+        };
+        self.meet(credential, d, (0, 0), 0..0, || known);
     }
 
     async fn nfs(&self, procedure: u32, mut d: Decoder, body: Encoder) -> Result<Results, Reply> {

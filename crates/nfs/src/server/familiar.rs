@@ -1,21 +1,25 @@
-//! Callers and files that a connection knows from earlier calls of version 3.
+//! Callers and files that a connection knows from earlier calls.
 //!
-//! See RFC 5531 section 9 and RFC 1813 3.3.6, 3.3.7. Two READs of one file by one caller are the same bytes between the
-//! transaction id and the offset: program, procedure, credential, verifier and handle. [`Familiar`] keeps these bytes, with what
-//! `dispatch` has made of them: whose call it is, by the rules of which shares, and which node it names. A call that begins with
-//! them needs to be neither parsed nor looked up again (see `at_once`).
+//! See RFC 5531 section 9, RFC 1813 3.3.6, 3.3.7 and RFC 8881 16.2. Two READs of one file by one caller are the same bytes between
+//! the transaction id and the state id or the offset: program, procedure, credential, verifier, in version 4 the head of the
+//! COMPOUND and its session, and the handle. Only the slot of a SEQUENCE, a hole in these bytes, differs. [`Familiar`] keeps them,
+//! with what `dispatch` has made of them: whose call it is, by the rules of which shares, and which node it names. A call that
+//! begins with them needs to be neither parsed nor looked up again (see `at_once`).
 //!
 //! Only what is decided by these bytes, by the connection and by the list of shares is kept. Everything else (attributes,
-//! permissions, opens and caching rights of others) is asked anew for each call.
+//! permissions, sessions, states, opens and caching rights of others) is asked anew for each call.
 
 use std::cell::{Cell, RefCell};
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use siphasher::sip::SipHasher24;
 use weft_machine::recorder::User;
 use weft_store::{NodeId, Share};
+use weft_wire::nfs4::{SessionId, Text};
 
 use super::caller::Caller;
 use super::peer_shares::PeerShares;
@@ -24,14 +28,36 @@ use super::peer_shares::PeerShares;
 const MAX_KNOWN: usize = 32;
 /// Longest beginning that is kept: a credential with 16 groups and a long machine name.
 const MAX_BYTES: usize = 512;
-/// Every handle ends with a tag of this length, by which most beginnings differ.
+/// Every handle ends with a tag of this length, by which most beginnings differ. In version 4 one more word follows it.
 const TAG: usize = 8;
+
+/// What is known of a call.
+pub(super) enum Procedure {
+    /// READ of version 3.
+    Read3,
+    /// WRITE of version 3.
+    Write3,
+    /// COMPOUND.
+    Compound(KnownCompound),
+}
+
+/// A COMPOUND of PUTFH and READ or WRITE, in version 4.1 or later behind a SEQUENCE; in the hole is what differs between SEQUENCEs
+/// of one session.
+pub(super) struct KnownCompound {
+    pub minor: u32,
+    pub tag: Text,
+    /// Number of operations.
+    pub count: u32,
+    /// Its last known operation: READ or WRITE.
+    pub operation: u32,
+    /// The session, and the beginning of the hash of each of its requests by this caller (see `Questions`).
+    pub session: Option<(SessionId, SipHasher24)>,
+}
 
 /// A caller and a file, of one procedure.
 pub(super) struct Known {
-    /// The call from its second word up to the offset.
-    pub beginning: Box<[u8]>,
-    pub procedure: u32,
+    pub beginning: Beginning,
+    pub procedure: Procedure,
     /// The shares as the caller uses them.
     pub shares: Rc<PeerShares>,
     pub share: Arc<Share>,
@@ -39,6 +65,31 @@ pub(super) struct Known {
     pub caller: Caller,
     /// For the flight recorder.
     pub user: User,
+}
+
+/// A call from its second word up to the first argument that differs between calls for one file, without the bytes in the hole.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Beginning<T = Box<[u8]>> {
+    pub bytes: T,
+    /// Within the bytes; empty if there is none.
+    pub hole: Range<usize>,
+}
+
+impl<T: AsRef<[u8]>> Beginning<T> {
+    /// The bytes before and behind the hole.
+    fn pieces(&self) -> [&[u8]; 2] {
+        let bytes = self.bytes.as_ref();
+        [0..self.hole.start, self.hole.end..bytes.len()].map(|range| bytes.get(range).unwrap_or_default())
+    }
+
+    fn is_same<U: AsRef<[u8]>>(&self, other: &Beginning<U>) -> bool {
+        self.hole == other.hole && self.pieces() == other.pieces()
+    }
+
+    /// What a call behind this beginning has in the hole.
+    pub fn hole_of<'a>(&self, behind_xid: &'a [u8]) -> Option<&'a [u8]> {
+        behind_xid.get(self.hole.clone())
+    }
 }
 
 /// What a connection knows.
@@ -60,19 +111,24 @@ impl Familiar {
     pub fn find(&self, message: &[u8]) -> Option<Rc<Known>> {
         let behind_xid = message.get(4..)?;
         let is_same = |known: &&Rc<Known>| {
-            let Some(beginning) = behind_xid.get(..known.beginning.len()) else { return false };
-            beginning.last_chunk::<TAG>() == known.beginning.last_chunk() && *beginning == *known.beginning
+            let known = &known.beginning;
+            let Some(bytes) = behind_xid.get(..known.bytes.len()) else { return false };
+            let Range { start, end } = known.hole;
+            bytes.last_chunk::<TAG>() == known.bytes.last_chunk()
+                && bytes.get(end..) == known.bytes.get(end..)
+                && bytes.get(..start) == known.bytes.get(..start)
         };
         self.known.borrow().iter().find(is_same).cloned()
     }
 
-    /// Whether a call that begins so (from its second word up to the offset), and is not known, is worth knowing: it has come
-    /// before.
-    pub fn is_wanted(&self, beginning: &[u8]) -> bool {
-        if beginning.len() > MAX_BYTES {
+    /// Whether a call that begins so, and is not known, is worth knowing: it has come before.
+    pub fn is_wanted(&self, beginning: &Beginning<&[u8]>) -> bool {
+        if beginning.bytes.len() > MAX_BYTES {
             return false;
         }
-        let hash = self.hashing.hash_one(beginning);
+        let mut hasher = self.hashing.build_hasher();
+        beginning.pieces().into_iter().for_each(|piece| hasher.write(piece));
+        let hash = hasher.finish();
         let mut seen = self.seen.get();
         if seen.contains(&hash) {
             return true;
@@ -87,10 +143,10 @@ impl Familiar {
     }
 
     /// Enters a call. It replaces one that begins in the same way.
-    pub fn enter(&self, beginning: &[u8], known: impl FnOnce(Box<[u8]>) -> Known) {
-        let new = Rc::new(known(beginning.into()));
+    pub fn enter(&self, known: Known) {
+        let new = Rc::new(known);
         let mut all = self.known.borrow_mut();
-        if let Some(old) = all.iter_mut().find(|old| *old.beginning == *beginning) {
+        if let Some(old) = all.iter_mut().find(|old| old.beginning.is_same(&new.beginning)) {
             *old = new;
         } else if all.len() < MAX_KNOWN {
             all.push(new);

@@ -135,6 +135,10 @@ fn v3(kind: Kind) -> &'static Class {
     }
 }
 
+fn v4(kind: Kind) -> &'static Class {
+    if kind == Kind::RpcRdma { &V4_RDMA } else { &V4_TCP }
+}
+
 /// What is counted of one call.
 pub(super) struct CallMeter {
     started: Started,
@@ -160,11 +164,16 @@ impl CallMeter {
         }
     }
 
-    /// A call of version 3 that is known without being parsed.
-    pub fn known(kind: Kind, procedure: u32, subject: Subject, sends_by_rdma: bool) -> CallMeter {
+    /// A call of this version and procedure, or operation, that is known without being parsed.
+    pub fn known(
+        kind: Kind,
+        (version, operation): (u32, u32),
+        subject: Subject,
+        sends_by_rdma: bool,
+    ) -> CallMeter {
         let meter = CallMeter::begin(sends_by_rdma, false);
-        meter.class.set(Some(v3(kind)));
-        meter.operation.set(procedure);
+        meter.class.set(Some(if version == nfs3::VERSION { v3(kind) } else { v4(kind) }));
+        meter.operation.set(operation);
         meter.subject.set(subject);
         meter
     }
@@ -178,8 +187,7 @@ impl CallMeter {
     pub fn parsed(&self, kind: Kind, call: &Header) {
         let (class, operation) = match (call.program, call.version, kind) {
             (nfs3::PROGRAM, nfs3::VERSION, _) => (v3(kind), call.procedure),
-            (nfs4::PROGRAM, nfs4::VERSION, Kind::RpcRdma) => (&V4_RDMA, nfs4::NULL),
-            (nfs4::PROGRAM, nfs4::VERSION, _) => (&V4_TCP, nfs4::NULL),
+            (nfs4::PROGRAM, nfs4::VERSION, _) => (v4(kind), nfs4::NULL),
             _ => return,
         };
         self.class.set(Some(class));

@@ -10,6 +10,7 @@
 //! in others it decides by the mode bits, see `caller`. Callers with Kerberos tickets prove who they are, see `gss`.
 
 mod answers;
+mod at_once;
 mod attributes;
 mod audit;
 mod caller;

@@ -32,7 +32,7 @@ mod acting;
 pub mod audit;
 mod create;
 mod judged;
-mod known;
+pub(super) mod known;
 mod rights;
 mod strange;
 mod unread;

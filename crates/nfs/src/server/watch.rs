@@ -31,8 +31,8 @@ impl Watch {
     }
 
     /// Notes a call of this version by a caller who has called before.
-    pub(super) fn called_again(&self, version: u32) {
-        self.version.set(Some((version, 0)));
+    pub(super) fn called_again(&self, version: u32, minor: u32) {
+        self.version.set(Some((version, minor)));
     }
 
     /// Notes a call of this version. It costs a comparison and a store, because every READ and WRITE passes here.

@@ -1,16 +1,13 @@
-//! READ and WRITE of a file that the connection knows (see `familiar`), if they have to wait for nothing: no future, no parsing of
-//! what was parsed before. Most of the traffic consists of them, and a future for each would double their cost.
+//! READ and WRITE of a file that the connection knows: see `server::at_once`.
 //!
-//! See RFC 1813 3.3.6 and 3.3.7. `None`, with nothing done, is for everything that is not plain success: then `dispatch` carries
-//! the call out, and reports what is to be reported. The checks are those of `read` and `write`, in the same order.
+//! See RFC 1813 3.3.6 and 3.3.7. The checks are those of `read` and `write`, in the same order.
 
 use futures_util::FutureExt;
-use weft_machine::recorder::{self, AtOnce, Details, Operation};
-use weft_machine::{Payload, rt};
+use weft_machine::Payload;
 use weft_store::opens::{Access, Range, Rights};
 use weft_store::{Attr, Kind, OpenFile, Read};
 use weft_transport::{Message, Outgoing, Part, To, must_be_read};
-use weft_wire::nfs3::{ReadHead, Stable, Status, WccData, WriteOk, Xdr, procedure as nfs};
+use weft_wire::nfs3::{ReadHead, Stable, Status, WccData, WriteOk, Xdr};
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{self, Encoder};
 
@@ -31,46 +28,17 @@ const WRITE_REPLY: usize = Reply::SUCCESS_BYTES + 4 + 4 + 24 + 4 + 84 + 16;
 
 #[cfg(test)]
 thread_local! {
-    /// Number of calls that were answered at once.
-    pub(in crate::server) static AT_ONCE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// Carries out a call of this kind; its reply, and its operation for the flight recorder.
-pub(in crate::server) fn at_once(
-    connection: &Connection<'_>,
-    message: &mut Message,
-) -> Option<(Answer, Operation)> {
-    let known = connection.familiar.find(&message.body)?;
-    let is_current = connection.server.shares.is_current(&known.shares.list);
-    // The audit log tells by whom and how a file was used.
-    if !is_current || connection.server.auditing.get().is_some() || message.detached.is_some() {
-        return None;
-    }
-    let (xid, arguments) =
-        (message.body.first_chunk()?, message.body.get(4..)?.get(known.beginning.len()..)?);
-    let xid = u32::from_be_bytes(*xid);
-    let meter =
-        CallMeter::known(connection.kind, known.procedure, known.share.meter, message.ticket.takes_payload());
-    let _current = AtOnce::begin(meter.what()?);
-    let (answer, sent) = match known.procedure {
-        nfs::READ => read(connection, &known, xid, arguments)?,
-        nfs::WRITE => (write(connection, &known, xid, arguments, message, &meter)?, 0),
-        _ => return None,
-    };
-    #[cfg(test)]
-    AT_ONCE.set(AT_ONCE.get() + 1);
-    connection.watch.called_again(weft_wire::nfs3::VERSION);
-    meter.answered(sent);
-    recorder::answered(|| Details {
-        client: Some(connection.client.clone()),
-        user: known.user.clone(),
-        file: String::new(),
-    });
-    Some((answer.with(std::mem::take(&mut message.ticket)), Operation::current()))
+    /// Number of times that attributes were asked for.
+    pub(in crate::server) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The reply of a READ, and the bytes of its data.
-fn read(connection: &Connection<'_>, known: &Known, xid: u32, arguments: &[u8]) -> Option<(Answer, u64)> {
+pub(in crate::server) fn read(
+    connection: &Connection<'_>,
+    known: &Known,
+    xid: u32,
+    arguments: &[u8],
+) -> Option<(Answer, u64)> {
     let arguments: &[u8; READ_ARGUMENTS] = arguments.try_into().ok()?;
     let (offset, count) = arguments.split_first_chunk()?;
     let (offset, count) = (u64::from_be_bytes(*offset), u32::from_be_bytes(count.try_into().ok()?));
@@ -97,7 +65,7 @@ fn read(connection: &Connection<'_>, known: &Known, xid: u32, arguments: &[u8]) 
 }
 
 /// The reply of a WRITE whose data need not be durable.
-fn write(
+pub(in crate::server) fn write(
     connection: &Connection<'_>,
     known: &Known,
     xid: u32,
@@ -118,26 +86,24 @@ fn write(
         return None;
     }
     let node = Node { share: &known.share, id: known.node };
-    let vfs = &known.share.vfs;
-    // Whoever caches the folder is to be told, which may have to wait.
-    if vfs.opens().caches_directories() {
-        return None;
-    }
-    let before = node.attr_now()?;
+    node.is_uncached()?;
+    // What it was after a WRITE of the same batch, it is before this one: nothing has been waited for in between, and others have no
+    // more time to change it unseen than they have behind a look of its own.
+    let written = connection.written.borrow_mut().take();
+    let before = match written {
+        Some((file, after)) if file == node.file() => after,
+        _ => node.attr_now()?,
+    };
     node.permits(&known.caller, &before, WRITE)?;
-    let unflushed = connection.server.run.writing(vfs);
+    let unflushed = connection.server.run.writing(&known.share.vfs);
     node.passes(Access::Write, Rights::WRITE)?;
     let file = node.open_now(connection, &known.caller, &before, true, (offset, count))?;
     let data = message.body.slice_ref(data.get(..len as usize)?);
-    // What has failed is written again, to the same place, and reported then.
-    file.write_now(offset, &[data])?.ok()?;
-    if vfs.opens().caches_directories() {
-        // Somebody has begun to cache a folder meanwhile, and may have seen the old size.
-        let (vfs, node) = (vfs.clone(), known.node);
-        rt::spawn(async move { vfs.content_changed(node).await }).detach();
-    }
+    node.write_now(&file, offset, data)?;
     meter.wrote(len as usize);
-    let after = node.attr_now().map(|attr| node.attributes(&attr));
+    let looked = node.attr_now();
+    let after = looked.as_ref().map(|attr| node.attributes(attr));
+    *connection.written.borrow_mut() = looked.map(|attr| (node.file(), attr));
     let mut body = Encoder::with_capacity(WRITE_REPLY);
     Reply::Success.emit(xid, &mut body);
     body.u32(Status::OK.0);
@@ -154,6 +120,8 @@ impl Node<'_> {
 
     /// The attributes of a file, if they can be had at once.
     fn attr_now(&self) -> Option<Attr> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let attr = self.share.vfs.attr_now(self.id)?.ok()?;
         (attr.kind == Kind::File && attr.nlink > 0).then_some(attr)
     }

@@ -3,8 +3,9 @@
 //! See RFC 1813 3.3. `dispatch` parses and emits. Every procedure is a plain `async fn` of its arguments; common
 //! parts are here.
 
+pub(super) mod at_once;
+
 mod access;
-mod at_once;
 mod commit;
 mod create;
 mod fsinfo;
@@ -27,9 +28,6 @@ mod symlink;
 mod write;
 
 pub(super) use access::access;
-#[cfg(test)]
-pub(super) use at_once::AT_ONCE;
-pub(super) use at_once::at_once;
 pub(super) use commit::commit;
 pub(super) use create::create;
 pub(super) use fsinfo::fsinfo;

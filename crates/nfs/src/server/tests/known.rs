@@ -8,14 +8,17 @@ use weft_store::{DirName, Make, SetAttr};
 use weft_wire::xdr::Data;
 
 use super::*;
+use crate::server::at_once::AT_ONCE;
 use crate::server::caller::Caller;
-use crate::server::familiar::{Familiar, Known};
-use crate::server::ops::AT_ONCE;
+use crate::server::familiar::{Beginning, Familiar, Known, Procedure};
+use crate::server::ops::at_once::LOOKS;
 use crate::server::peer_shares::PeerShares;
 
 /// What happens on a connection, one after the other.
-enum Step {
+pub(in crate::server) enum Step {
     Call(Bytes),
+    /// Calls that arrive together.
+    Calls(Vec<Bytes>),
     /// By others.
     Change(LocalBoxFuture<'static, ()>),
 }
@@ -23,6 +26,7 @@ enum Step {
 /// A connection on which changes happen between the calls.
 struct Steps {
     steps: RefCell<VecDeque<Step>>,
+    arrived: RefCell<VecDeque<Bytes>>,
     replies: RefCell<Vec<Outgoing>>,
 }
 
@@ -38,15 +42,18 @@ impl Channel for Steps {
                 match step {
                     None => return Ok(None),
                     Some(Step::Change(change)) => change.await,
-                    Some(Step::Call(body)) => {
-                        return Ok(Some(Message { body, detached: None, ticket: Ticket::default() }));
-                    }
+                    Some(Step::Call(body)) => self.arrived.borrow_mut().push_back(body),
+                    Some(Step::Calls(bodies)) => self.arrived.borrow_mut().extend(bodies),
+                }
+                if let Some(message) = self.try_recv() {
+                    return Ok(Some(message));
                 }
             }
         })
     }
     fn try_recv(&self) -> Option<Message> {
-        None
+        let body = self.arrived.borrow_mut().pop_front()?;
+        Some(Message { body, detached: None, ticket: Ticket::default() })
     }
     fn send(&self, message: Outgoing) -> Sending {
         self.replies.borrow_mut().push(message);
@@ -59,9 +66,12 @@ impl Channel for Steps {
 }
 
 /// The replies of one connection, and how many of them were given at once.
-async fn replies(server: &Server, steps: impl IntoIterator<Item = Step>) -> (Vec<Bytes>, usize) {
-    let steps = Steps { steps: RefCell::new(steps.into_iter().collect()), replies: RefCell::default() };
-    let steps = Rc::new(steps);
+pub(in crate::server) async fn replies(
+    server: &Server,
+    steps: impl IntoIterator<Item = Step>,
+) -> (Vec<Bytes>, usize) {
+    let steps = RefCell::new(steps.into_iter().collect());
+    let steps = Rc::new(Steps { steps, arrived: RefCell::default(), replies: RefCell::default() });
     let before = AT_ONCE.get();
     server.serve(steps.clone()).await.unwrap();
     let mut replies = Vec::new();
@@ -349,6 +359,37 @@ fn another_caller_is_another_call() {
     .unwrap();
 }
 
+#[test]
+fn between_writes_that_arrive_together_attributes_are_asked_for_once() {
+    rt::block_on(async {
+        let (server, file, node) = served().await;
+        let write = |at| write_by(OWNER, &file, at, b"xy", Stable::Unstable);
+        let read = || read_by(OWNER, &file, 0, 4);
+        let known = (0..2).flat_map(|at| [write(at), read()]).map(Step::Call);
+        let touched = set(server.clone(), node, SetAttr { mode: Some(0o640), ..SetAttr::default() });
+        let together = Step::Calls(vec![write(14), write(15), write(20), read(), write(30)]);
+        let before = LOOKS.get();
+        let steps = known.chain([together, Step::Change(touched), Step::Call(write(40))]);
+        let (all, at_once) = replies(&server, steps).await;
+        assert_eq!((at_once, LOOKS.get() - before), (6, 4 + 1 + 2 + 2));
+        let attributes = |reply: &Bytes| {
+            let (status, rest) = results(reply);
+            assert_eq!(status, Status::OK);
+            let mut d = Decoder::new(rest);
+            let WriteOk { wcc, .. } = WriteOk::parse(&mut d).unwrap();
+            (wcc.before.unwrap(), wcc.after.unwrap())
+        };
+        let [first, second, third, _, fourth, last] = &all[4..] else { panic!("{} replies", all.len()) };
+        let chain = [first, second, third, fourth, last].map(attributes);
+        let sizes = chain.iter().map(|(before, after)| (before.size, after.size)).collect::<Vec<_>>();
+        assert_eq!(sizes, [(16, 16), (16, 17), (17, 22), (22, 32), (32, 42)]);
+        for pair in chain.windows(2) {
+            assert!(pair[1].0.ctime >= pair[0].1.ctime && pair[1].0.mtime >= pair[0].1.mtime);
+        }
+    })
+    .unwrap();
+}
+
 /// As a database does it.
 #[test]
 fn files_that_are_read_and_written_in_turn_are_known() {
@@ -378,34 +419,50 @@ fn files_that_are_read_and_written_in_turn_are_known() {
 #[test]
 fn a_connection_knows_so_many_and_no_more() {
     rt::block_on(async {
-        let (server, _, node) = served().await;
+        let (server, ..) = served().await;
         let familiar = Familiar::default();
         let (list, protection) = (server.shares.now(), Protection::None);
         let shares = Rc::new(PeerShares::new(list, server.policy, tcp(PEER), protection));
-        let message = |n: u64| [&[0; 44][..], &n.to_be_bytes(), b"arguments"].concat();
-        let beginning = |n: u64| message(n)[4..52].to_vec();
-        for n in 1..=100 {
-            assert!(!familiar.is_wanted(&beginning(n)), "seen once");
-            assert!(familiar.is_wanted(&beginning(n)), "seen again");
-            familiar.enter(&beginning(n), |beginning| Known {
-                beginning,
-                procedure: n as u32,
-                shares: shares.clone(),
-                share: server.share(0).clone(),
-                node,
-                caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
-                user: User::None,
-            });
+        // Where the hole is, each call has something else.
+        let message =
+            |n: u64, hole: u8| [&[0; 14][..], &[hole; 4], &[0; 26], &n.to_be_bytes(), b"arguments"].concat();
+        fn beginning(message: &[u8]) -> Beginning<&[u8]> {
+            Beginning { bytes: &message[4..52], hole: 10..14 }
         }
-        let known: Vec<_> = (1..=100).filter_map(|n| familiar.find(&message(n))).collect();
+        for n in 1..=100 {
+            assert!(!familiar.is_wanted(&beginning(&message(n, 1))), "seen once");
+            assert!(familiar.is_wanted(&beginning(&message(n, 2))), "seen again");
+            for hole in 3..5 {
+                let message = message(n, hole);
+                let Beginning { bytes, hole } = beginning(&message);
+                familiar.enter(Known {
+                    beginning: Beginning { bytes: bytes.into(), hole },
+                    procedure: Procedure::Read3,
+                    shares: shares.clone(),
+                    share: server.share(0).clone(),
+                    node: NodeId(n),
+                    caller: Caller::of(&crate::server::credential::Credential::None, server.policy),
+                    user: User::None,
+                });
+            }
+        }
+        let known: Vec<_> = (1..=100).filter_map(|n| familiar.find(&message(n, n as u8))).collect();
         assert_eq!(
-            known.iter().map(|known| known.procedure).collect::<Vec<_>>(),
+            known.iter().map(|known| known.node.0).collect::<Vec<_>>(),
             (69..=100).collect::<Vec<_>>()
         );
-        assert!(familiar.find(b"").is_none() && familiar.find(&message(100)[..51]).is_none());
-        assert!(!familiar.is_wanted(&[1; 600]) && !familiar.is_wanted(&[1; 600]), "too long");
+        assert_eq!(known[0].beginning.hole_of(&message(100, 7)[4..]), Some(&[7; 4][..]));
+        assert!(familiar.find(b"").is_none() && familiar.find(&message(100, 1)[..51]).is_none());
+        for at in (4..14).chain(18..52) {
+            let mut other = message(100, 1);
+            other[at] ^= 1;
+            assert!(familiar.find(&other).is_none(), "byte {at}");
+        }
+        let long = [1; 600];
+        let long = Beginning { bytes: &long[..], hole: 0..0 };
+        assert!(!familiar.is_wanted(&long) && !familiar.is_wanted(&long), "too long");
         familiar.clear();
-        assert!(familiar.find(&message(100)).is_none());
+        assert!(familiar.find(&message(100, 1)).is_none());
     })
     .unwrap();
 }

@@ -161,6 +161,51 @@ fn node_values(
     space: Option<Space>,
 ) -> Attributes {
     let mut v = common(cx, wanted);
+    own_values(&mut v, node, known, wanted);
+    macro_rules! give {
+        ($($field:ident $number:ident = $value:expr;)*) => {
+            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
+        };
+    }
+    if let Some(space) = space {
+        give! {
+            files_avail FILES_AVAIL = space.files_free;
+            files_free FILES_FREE = space.files_free;
+            files_total FILES_TOTAL = space.files;
+            // RFC 8881 5.8.2.28 to 5.8.2.30. Without a quota only the disk limits anybody.
+            quota_avail_hard QUOTA_AVAIL_HARD = space.available;
+            quota_avail_soft QUOTA_AVAIL_SOFT = space.available;
+            quota_used QUOTA_USED = space.total.saturating_sub(space.free);
+            space_avail SPACE_AVAIL = space.available;
+            space_free SPACE_FREE = space.free;
+            space_total SPACE_TOTAL = space.total;
+        }
+    }
+    v
+}
+
+/// What the attributes of a node tell.
+pub(super) const OWN: Bitmap = Bitmap::of(&[
+    attr::TYPE,
+    attr::CHANGE,
+    attr::SIZE,
+    attr::FSID,
+    attr::FILEID,
+    attr::MODE,
+    attr::NUMLINKS,
+    attr::OWNER,
+    attr::OWNER_GROUP,
+    attr::RAWDEV,
+    attr::SPACE_USED,
+    attr::TIME_ACCESS,
+    attr::TIME_CREATE,
+    attr::TIME_METADATA,
+    attr::TIME_MODIFY,
+    attr::MOUNTED_ON_FILEID,
+]);
+
+/// Fills in those of [`OWN`] that are wanted.
+pub(super) fn own_values(v: &mut Attributes, node: &Node<'_>, known: &Attr, wanted: Bitmap) {
     macro_rules! give {
         ($($field:ident $number:ident = $value:expr;)*) => {
             $(if wanted.has(attr::$number) { v.$field = Some($value); })*
@@ -184,21 +229,6 @@ fn node_values(
         time_modify TIME_MODIFY = time(known.mtime);
         mounted_on_fileid MOUNTED_ON_FILEID = mounted_on(node, known);
     }
-    if let Some(space) = space {
-        give! {
-            files_avail FILES_AVAIL = space.files_free;
-            files_free FILES_FREE = space.files_free;
-            files_total FILES_TOTAL = space.files;
-            // RFC 8881 5.8.2.28 to 5.8.2.30. Without a quota only the disk limits anybody.
-            quota_avail_hard QUOTA_AVAIL_HARD = space.available;
-            quota_avail_soft QUOTA_AVAIL_SOFT = space.available;
-            quota_used QUOTA_USED = space.total.saturating_sub(space.free);
-            space_avail SPACE_AVAIL = space.available;
-            space_free SPACE_FREE = space.free;
-            space_total SPACE_TOTAL = space.total;
-        }
-    }
-    v
 }
 
 /// The root of a share has a file number of its own in the pseudo file system.

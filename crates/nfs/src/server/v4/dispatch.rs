@@ -21,7 +21,7 @@ use super::fs_object::FsObject;
 use super::names::{status, utf8};
 use super::reply::Body;
 use super::state::session::Kept;
-use super::{named, ops};
+use super::{at_once, named, ops};
 use crate::server::context::{Context, Results};
 use crate::server::credential::Credential;
 use crate::server::duplicates::{Asked, MAX_ANSWER};
@@ -64,11 +64,13 @@ pub(in crate::server) async fn compound(
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
     let refused = if !known { Some(Status::MINOR_VERS_MISMATCH) } else { utf8(&head.tag).err() };
-    ReplyHead { status: refused.unwrap_or(Status::OK), tag: head.tag, count: 0 }.emit(&mut reply.tail);
+    ReplyHead { status: refused.unwrap_or(Status::OK), tag: head.tag.clone(), count: 0 }
+        .emit(&mut reply.tail);
     if refused.is_some() {
         return Ok(reply.into_results(Cut::Never));
     }
     cx.watch.called(call.version, head.minor, credential);
+    at_once::meet(cx, credential, &head, &d);
     if let Some(asked) = &mut asked
         && let Some(answer) = asked.answered(duplicates).await
     {

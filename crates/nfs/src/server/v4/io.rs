@@ -12,8 +12,8 @@ use weft_wire::nfs4::{Stateid, Status, share};
 use super::compound::Compound;
 use super::fs_object::no_file;
 use super::names::status;
-use super::state::State;
-use crate::server::caller::{READ, WRITE};
+use super::state::{Speaker, State, States};
+use crate::server::caller::{Caller, READ, WRITE};
 use crate::server::context::{Context, Node};
 use crate::server::guard;
 
@@ -44,15 +44,27 @@ pub(super) fn state(
     if named == Stateid::ANONYMOUS || named == Stateid::BYPASS {
         return Ok(None);
     }
-    let state = c.cx.server.states.current(&named, c.speaker()?)?;
+    let state = state_now(&c.cx.server.states, c.speaker()?, node, &named)?;
+    state.lease.renew(c.now);
+    Ok(Some(state))
+}
+
+/// The same for a state id that is no special one; the lease is not renewed.
+fn state_now(
+    states: &States,
+    speaker: Speaker<'_>,
+    node: &Node<'_>,
+    stateid: &Stateid,
+) -> Result<Arc<State>, Status> {
+    let state = states.current(stateid, speaker)?;
     if state.file != node.file() {
         return Err(Status::BAD_STATEID);
     }
-    if c.minor == 0 && state.open_owner().is_some_and(|owner| !owner.is_confirmed()) {
+    // Only owners of minor version 0 are confirmed.
+    if !speaker.has_session() && state.open_owner().is_some_and(|owner| !owner.is_confirmed()) {
         return Err(Status::BAD_STATEID);
     }
-    state.lease.renew(c.now);
-    Ok(Some(state))
+    Ok(state)
 }
 
 /// Resolves a state id: with sessions, one special value stands for the current state id (RFC 8881 16.2.3.1.2).
@@ -83,9 +95,7 @@ pub(super) async fn file_in(
     intent: Intent,
 ) -> Result<OpenFile, Status> {
     if intent.writes() {
-        // The share may have become read-only since the open.
-        let refused = if node.share.vfs.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) };
-        refused.and_then(|()| cx.caller.check_writable(WRITE)).map_err(|e| status(&e))?;
+        may_write(node, &cx.caller).map_err(|e| status(&e))?;
     }
     let Some(state) = state(c, node, stateid)? else {
         return without_open(c, cx, node, stateid, intent).await;
@@ -99,6 +109,28 @@ pub(super) async fn file_in(
         node.admit(cx, &attr, guard::data(wanted)).await.map_err(|e| status(&e))?;
     }
     Ok(file)
+}
+
+/// The same with its state, whose lease is not renewed, if the state id alone decides: it is no special one, and the caller has
+/// opened the file. `None`: see `file`.
+pub(super) fn file_now(
+    (states, speaker): (&States, Speaker<'_>),
+    node: &Node<'_>,
+    caller: &Caller,
+    stateid: &Stateid,
+    intent: Intent,
+) -> Option<(OpenFile, Arc<State>)> {
+    if intent.writes() {
+        may_write(node, caller).ok()?;
+    }
+    let state = state_now(states, speaker, node, stateid).ok()?;
+    let (file, opener) = opened(&state, intent).ok()?;
+    (opener == caller.uid()).then_some((file, state))
+}
+
+/// The share may have become read-only since the open.
+fn may_write(node: &Node<'_>, caller: &Caller) -> Result<(), Error> {
+    if node.share.vfs.is_read_only() { Err(Error::ReadOnly) } else { caller.check_writable(WRITE) }
 }
 
 /// The file of an open that permits the operation and is not blocked by locks, and the user who opened it.

@@ -5,6 +5,7 @@
 //! (NFS4ERR_NOTSUPP).
 
 mod acl;
+pub(super) mod at_once;
 mod attributes;
 mod audit;
 mod audited;

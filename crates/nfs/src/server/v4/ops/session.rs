@@ -51,15 +51,7 @@ pub fn sequence(
 ) -> Result<(SequenceOk, Option<Kept>), Status> {
     let states = &c.cx.server.states;
     let session = states.use_session(&args.session, c.cx.origin()?)?;
-    if args.slot > session.highest_slot() {
-        return Err(Status::BADSLOT);
-    }
-    if c.request_bytes > session.fore.max_request as usize {
-        return Err(Status::REQ_TOO_BIG);
-    }
-    if c.announced > session.fore.max_operations {
-        return Err(Status::TOO_MANY_OPS);
-    }
+    fits(&session, args, c.request_bytes, c.announced)?;
     if args.cache && c.reply.len().saturating_add(SEQUENCE_BYTES) > session.fore.max_response_cached as usize
     {
         return Err(Status::REP_TOO_BIG_TO_CACHE);
@@ -72,20 +64,39 @@ pub fn sequence(
         Begun::Go => session.resize(args.slot, args.highest_slot),
         Begun::Again(_) => Highest { slot: session.highest_slot(), target: session.highest_slot() },
     };
-    let ok = SequenceOk {
-        session: args.session,
-        sequence: args.sequence,
-        slot: args.slot,
-        highest_slot: highest.slot,
-        target_highest_slot: highest.target,
-        flags: status_flags(&session),
-    };
+    let ok = sequence_ok(&session, args, highest);
     match begun {
         Begun::Again(kept) => Ok((ok, Some(kept))),
         Begun::Go => {
             c.turn = Some(SlotTurn { session, slot: args.slot, sequence: args.sequence, keep: args.cache });
             Ok((ok, None))
         }
+    }
+}
+
+/// Whether the session has this slot, and takes a request of so many bytes and operations.
+pub fn fits(session: &Session, args: &Sequence, bytes: usize, operations: u32) -> Result<(), Status> {
+    if args.slot > session.highest_slot() {
+        return Err(Status::BADSLOT);
+    }
+    if bytes > session.fore.max_request as usize {
+        return Err(Status::REQ_TOO_BIG);
+    }
+    if operations > session.fore.max_operations {
+        return Err(Status::TOO_MANY_OPS);
+    }
+    Ok(())
+}
+
+/// What SEQUENCE tells.
+pub fn sequence_ok(session: &Session, args: &Sequence, highest: Highest) -> SequenceOk {
+    SequenceOk {
+        session: args.session,
+        sequence: args.sequence,
+        slot: args.slot,
+        highest_slot: highest.slot,
+        target_highest_slot: highest.target,
+        flags: status_flags(session),
     }
 }
 

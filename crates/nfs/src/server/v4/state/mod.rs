@@ -37,7 +37,7 @@ pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, OwnerSequence, SequenceCheck};
 pub use ranges::{LockedBy, Ranges, Unchanged};
-pub use session::{Begun, Session};
+pub use session::{Begun, Session, TakenSlot};
 pub use speaker::Speaker;
 pub use stateids::{Held, Kind, State};
 

@@ -78,6 +78,45 @@ struct Slot {
     kept: Kept,
 }
 
+impl Slot {
+    /// Whether this is the number of the next request.
+    fn is_next(&self, sequence: u32) -> bool {
+        sequence == self.sequence.wrapping_add(1)
+    }
+
+    /// Begins a request; what the slot was before.
+    fn take(&mut self, sequence: u32, question: u64) -> Slot {
+        std::mem::replace(self, Slot { sequence, busy: true, question, kept: Kept::Nothing })
+    }
+}
+
+/// A slot that a request has taken which is answered at once. Dropped without an answer, it is as it was before: the request has
+/// done nothing, and begins anew.
+#[must_use = "dropped, it gives the slot back"]
+pub struct TakenSlot<'a> {
+    session: &'a Session,
+    number: u32,
+    before: Option<Slot>,
+}
+
+impl TakenSlot<'_> {
+    /// The request is answered, and its reply not cached.
+    pub fn answered(mut self) {
+        self.before = None;
+        self.session.finish(self.number, Kept::Lost);
+    }
+}
+
+impl Drop for TakenSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take()
+            && let Some(mut slot) = self.session.busy_slot(self.number)
+        {
+            *slot = before;
+        }
+    }
+}
+
 /// The last reply.
 #[derive(Clone, Default)]
 pub enum Kept {
@@ -136,14 +175,20 @@ impl Session {
         if number < self.live.load(Ordering::Acquire) { Ok(slot) } else { Err(Status::BADSLOT) }
     }
 
+    /// A slot with a running request. It is not asked whether it is live, because `retire` takes slots out of use before it finds
+    /// that one of them is busy.
+    fn busy_slot(&self, number: u32) -> Option<MutexGuard<'_, Slot>> {
+        Some(self.slots.get(number as usize)?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// RFC 8881 2.10.6.1: the slot's next request, a repetition of the last one, or out of order.
     pub fn begin(&self, slot: u32, sequence: u32, question: u64) -> Result<Begun, Status> {
         let mut slot = self.slot(slot)?;
-        if sequence == slot.sequence.wrapping_add(1) {
+        if slot.is_next(sequence) {
             if slot.busy {
                 return Err(Status::SEQ_MISORDERED);
             }
-            *slot = Slot { sequence, busy: true, question, kept: Kept::Nothing };
+            drop(slot.take(sequence, question));
             return Ok(Begun::Go);
         }
         if sequence != slot.sequence || matches!(slot.kept, Kept::Nothing) && !slot.busy {
@@ -155,13 +200,24 @@ impl Session {
         }
         // The payload may be in the message itself this time, so the request may look different.
         if matches!(slot.kept, Kept::NotExecuted) {
-            *slot = Slot { sequence, busy: true, question, kept: Kept::Nothing };
+            drop(slot.take(sequence, question));
             return Ok(Begun::Go);
         }
         if question != slot.question {
             return Err(Status::SEQ_FALSE_RETRY);
         }
         Ok(Begun::Again(slot.kept.clone()))
+    }
+
+    /// Takes the slot for its next request, if that is what this is.
+    pub fn begin_at_once(&self, number: u32, sequence: u32, question: u64) -> Option<TakenSlot<'_>> {
+        let mut slot = self.slot(number).ok()?;
+        if slot.busy || !slot.is_next(sequence) {
+            return None;
+        }
+        let before = Some(slot.take(sequence, question));
+        drop(slot);
+        Some(TakenSlot { session: self, number, before })
     }
 
     /// A slot's request has been answered.
@@ -171,7 +227,7 @@ impl Session {
             let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
             size.told = size.told.filter(|(by, _)| *by != slot);
         }
-        if let Ok(mut slot) = self.slot(slot) {
+        if let Some(mut slot) = self.busy_slot(slot) {
             slot.busy = false;
             slot.kept = kept;
         }
@@ -182,12 +238,18 @@ impl Session {
         self.live.load(Ordering::Acquire).saturating_sub(1)
     }
 
+    /// The slot numbers while all slots can be used, and memory is not scarce.
+    pub fn all_slots(&self) -> Option<Highest> {
+        let last = self.fore.max_requests.saturating_sub(1);
+        let is_whole = !self.budget.is_scarce() && self.whole.load(Ordering::Acquire);
+        is_whole.then_some(Highest { slot: last, target: last })
+    }
+
     /// The slot numbers for the reply to a new request in `slot`; the highest slot that the client uses now is
     /// `used`.
     pub fn resize(&self, slot: u32, used: u32) -> Highest {
-        if !self.budget.is_scarce() && self.whole.load(Ordering::Acquire) {
-            let last = self.fore.max_requests.saturating_sub(1);
-            return Highest { slot: last, target: last };
+        if let Some(all) = self.all_slots() {
+            return all;
         }
         let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
         let overdrawn = size.charge.is_overdrawn();
@@ -276,12 +338,22 @@ impl Questions {
     /// (RFC 8881 2.10.6.1.3.1). Bytes after the last operation are not part of the request, but are included in the
     /// hash.
     pub fn of(&self, credential: &Credential, operations: u32, rest: &Decoder) -> u64 {
+        Questions::ended(self.begun(credential, operations), rest.peek(QUESTION_BYTES), rest.remaining())
+    }
+
+    /// The hash of a request of this user, without what follows SEQUENCE.
+    pub fn begun(&self, credential: &Credential, operations: u32) -> SipHasher24 {
         let mut hasher = self.0;
         hash_credential(credential, &mut hasher);
         hasher.write_u32(operations);
-        hasher.write(rest.peek(QUESTION_BYTES));
-        hasher.write_usize(rest.remaining());
-        hasher.finish()
+        hasher
+    }
+
+    /// The hash of a request, of which `rest` follows SEQUENCE: so many bytes.
+    pub fn ended(mut begun: SipHasher24, rest: &[u8], bytes: usize) -> u64 {
+        begun.write(rest.get(..QUESTION_BYTES).unwrap_or(rest));
+        begun.write_usize(bytes);
+        begun.finish()
     }
 }
 

@@ -8,6 +8,7 @@ mod delegations;
 mod disk;
 mod exports;
 mod judged;
+mod known;
 mod leaving;
 pub mod live;
 mod locks;
