@@ -165,10 +165,11 @@ impl Source {
             // It may be sent while it is logged.
             self.log.sends.notify();
         }
-        if self.log.claim_writer() {
+        let (is_writer, is_filling) = self.log.next_steps();
+        if is_writer {
             rt::spawn(self.clone().write_log()).detach();
         }
-        if self.log.is_filling() {
+        if is_filling {
             self.make_room();
         }
         Ok(sequence)
@@ -198,6 +199,24 @@ impl Source {
 
     async fn apply_one(&self, record: Record) {
         let sequence = record.header.sequence;
+        // A record that no earlier one blocks is never blocked: later ones wait for it.
+        if self.core().is_blocked(sequence) {
+            self.unblocked(sequence).await;
+        }
+        if let Err(e) = replay::apply(&self.side, &record).await {
+            // The write is in the log here and at destinations: only a replay makes the volume match.
+            self.halt(
+                Phase::Failed,
+                format!("a write that is in the log could not be carried out: {e}"),
+                None,
+            );
+            return;
+        }
+        self.handle(|core| core.finish(sequence));
+    }
+
+    /// Waits until no earlier record of its range is left.
+    async fn unblocked(&self, sequence: u64) {
         let mut blocked = RecordWait::for_earlier(self);
         poll_fn(|cx| {
             self.handle(|core| {
@@ -210,16 +229,6 @@ impl Source {
             })
         })
         .await;
-        if let Err(e) = replay::apply(&self.side, &record).await {
-            // The write is in the log here and at destinations: only a replay makes the volume match.
-            self.halt(
-                Phase::Failed,
-                format!("a write that is in the log could not be carried out: {e}"),
-                None,
-            );
-            return;
-        }
-        self.handle(|core| core.finish(sequence));
     }
 
     /// Holds back writes to a range. Active records of the range have been applied when this returns.
