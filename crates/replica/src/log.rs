@@ -224,9 +224,10 @@ impl Log {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places a record and returns its sequence; `None` if there is no room. Fills in the header's log, life and
+    /// Places a record and returns its sequence; or the record, if there is no room. Fills in the header's log, life and
     /// sequence.
-    pub fn place(&self, mut record: Record) -> Option<u64> {
+    #[allow(clippy::result_large_err, reason = "the caller keeps it, and tries again")]
+    pub fn place(&self, mut record: Record) -> Result<u64, Record> {
         let mut ring = self.ring();
         let bytes = record.header.record_len() as u64;
         let to_end = self.layout.to_end(ring.head);
@@ -235,7 +236,7 @@ impl Log {
         let all = bytes.saturating_add(pad);
         let used = ring.used.saturating_add(all);
         if used >= self.layout.log_bytes || ring.entries.len() >= MAX_RECORDS {
-            return None;
+            return Err(record);
         }
         record.header.log = self.log;
         record.header.life = ring.life;
@@ -256,7 +257,7 @@ impl Log {
         while ring.recent_bytes > self.recent_limit && self.forget_oldest(&mut ring) {}
         self.free_kept(&mut ring);
         ring.queue.push_back(Queued { record, position });
-        Some(sequence)
+        Ok(sequence)
     }
 
     fn keep(&self, ring: &mut Ring, record: Record) {
@@ -344,7 +345,10 @@ impl Log {
         let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
         let mut end = None;
         for Queued { record, position: at } in batch {
-            debug_assert!(self.entry(record.header.sequence).is_some(), "it left the log before it was written");
+            debug_assert!(
+                self.entry(record.header.sequence).is_some(),
+                "it left the log before it was written"
+            );
             match runs.last_mut() {
                 Some((start, chain)) if end == Some(*at) && at > start => record.emit(chain),
                 _ => {

@@ -173,12 +173,7 @@ impl<C: Owned> Owner<C> {
 
     /// Ends every wait, and passes the panic on.
     #[cfg(debug_assertions)]
-    fn fail<R>(
-        &self,
-        mut state: MutexGuard<'_, Outlined<C>>,
-        result: R,
-        panic: Box<dyn Any + Send>,
-    ) -> ! {
+    fn fail<R>(&self, mut state: MutexGuard<'_, Outlined<C>>, result: R, panic: Box<dyn Any + Send>) -> ! {
         let why = panic.downcast_ref::<String>().map(String::as_str);
         let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("an event panicked");
         self.broken.get_or_init(|| why.to_owned());

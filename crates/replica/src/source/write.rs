@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use futures_util::poll;
 use weft_machine::recorder::{self, Hop};
 use weft_machine::{Payload, rt};
 use weft_store::Error as StoreError;
@@ -18,6 +19,9 @@ use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
 use crate::status::Phase;
+
+/// Payload of a record that the writer of the log applies itself: so much is copied while a disk does nothing.
+const AT_ONCE_BYTES: usize = 64 << 10;
 
 fn halted(core: &Core) -> Option<StoreError> {
     let why = match &core.halted {
@@ -110,6 +114,7 @@ impl Source {
         payload: Vec<Bytes>,
     ) -> Result<u64, StoreError> {
         let bytes: usize = payload.iter().map(Bytes::len).sum();
+        let mut payload = Some(payload);
         let (mut began, mut full) = (None, None);
         let mut ticket = Ticket::new(self);
         let placed = poll_fn(|cx| {
@@ -136,16 +141,23 @@ impl Source {
                     core.make_way();
                     return (Poll::Pending, false);
                 }
-                let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
-                    began.get_or_insert_with(rt::now);
-                    full.get_or_insert_with(|| recorder::wait(Hop::Replica));
-                    ticket.wait(core, member, &range, bytes, cx.waker());
-                    return (Poll::Pending, true);
+                let record = Record { header, payload: payload.take().unwrap_or_default() };
+                #[cfg(any(test, fuzzing))]
+                let copy = record.clone();
+                let sequence = match self.log.place(record) {
+                    Ok(sequence) => sequence,
+                    Err(unplaced) => {
+                        payload = Some(unplaced.payload);
+                        began.get_or_insert_with(rt::now);
+                        full.get_or_insert_with(|| recorder::wait(Hop::Replica));
+                        ticket.wait(core, member, &range, bytes, cx.waker());
+                        return (Poll::Pending, true);
+                    }
                 };
                 #[cfg(test)]
-                crate::tests::placed(self, sequence, &Record { header, payload: payload.clone() });
+                crate::tests::placed(self, sequence, &copy);
                 #[cfg(any(test, fuzzing))]
-                crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
+                crate::fuzz::placed(sequence, &copy);
                 core.active.insert(sequence, Active { member, range, bytes });
                 core.active_bytes = core.active_bytes.saturating_add(bytes);
                 core.written_bytes = core.written_bytes.saturating_add(header.range_len());
@@ -179,7 +191,7 @@ impl Source {
     async fn write_log(self: Arc<Self>) {
         loop {
             while let Some(batch) = self.log.write_next().await {
-                rt::spawn(self.clone().apply(batch)).detach();
+                self.begin_to_apply(batch).await;
             }
             if let Some(why) = self.log.failure() {
                 self.halt(Phase::Failed, format!("the journal has failed: {why}"), None);
@@ -192,8 +204,22 @@ impl Source {
         }
     }
 
+    /// Starts to apply a batch. One short record mostly needs no wait, and costs less than a task for it.
+    async fn begin_to_apply(self: &Arc<Self>, batch: Vec<Record>) {
+        let at_once = matches!(&batch[..], [record] if record.header.payload_len() <= AT_ONCE_BYTES);
+        let mut applied = Box::pin(self.clone().apply(batch));
+        if !at_once || poll!(&mut applied).is_pending() {
+            rt::spawn(applied).detach();
+        }
+    }
+
     /// Applies a batch, each record behind the earlier ones that it overlaps.
-    async fn apply(self: Arc<Self>, batch: Vec<Record>) {
+    async fn apply(self: Arc<Self>, mut batch: Vec<Record>) {
+        if batch.len() == 1
+            && let Some(only) = batch.pop()
+        {
+            return self.apply_one(only).await;
+        }
         join_all(batch.into_iter().map(|record| self.apply_one(record))).await;
     }
 
