@@ -44,6 +44,8 @@ use crate::rt;
 
 /// Slices that a write passes to the kernel in one call: a megabyte in page-sized pieces.
 const SLICES_PER_CALL: usize = 256;
+/// Pieces of a short write, such as a record of a log with its header and padding.
+const FEW_SLICES: usize = 8;
 /// How much of a range [`crate::net::Stream::send_file`] brings into the page cache at a time: enough for the disk to
 /// stream, little enough to stay in the cache until it is sent.
 pub(crate) const WARM_BYTES: usize = 1 << 20;
@@ -292,21 +294,32 @@ impl File {
             // much as a small copy.
             return self.write_piece(offset, bytes);
         }
+        if chain.len() <= FEW_SLICES {
+            return self.write_batch::<FEW_SLICES>(offset, chain).map(drop);
+        }
         let mut at = offset;
         for batch in chain.chunks(SLICES_PER_CALL) {
-            let mut slices = [IoSlice::new(&[]); SLICES_PER_CALL];
-            for (slice, bytes) in slices.iter_mut().zip(batch) {
-                *slice = IoSlice::new(bytes);
-            }
-            let mut rest = &mut slices[..batch.len()];
-            IoSlice::advance_slices(&mut rest, 0); // drops empty slices at the front
-            while !rest.is_empty() {
-                let Some(n) = self.written(at, rustix::io::pwritev(&self.0.fd, rest, at))? else { continue };
-                IoSlice::advance_slices(&mut rest, n);
-                at = at.saturating_add(n as u64);
-            }
+            at = self.write_batch::<SLICES_PER_CALL>(at, batch)?;
         }
         Ok(())
+    }
+
+    /// Writes up to `N` pieces, and returns the offset behind them. The table of slices is filled before it is used, and a long
+    /// one costs as much as a small write.
+    fn write_batch<const N: usize>(&self, offset: u64, batch: &[Bytes]) -> io::Result<u64> {
+        let mut at = offset;
+        let mut slices = [IoSlice::new(&[]); N];
+        for (slice, bytes) in slices.iter_mut().zip(batch) {
+            *slice = IoSlice::new(bytes);
+        }
+        let mut rest = &mut slices[..batch.len()];
+        IoSlice::advance_slices(&mut rest, 0); // drops empty slices at the front
+        while !rest.is_empty() {
+            let Some(n) = self.written(at, rustix::io::pwritev(&self.0.fd, rest, at))? else { continue };
+            IoSlice::advance_slices(&mut rest, n);
+            at = at.saturating_add(n as u64);
+        }
+        Ok(at)
     }
 
     /// Appends all of `bytes` at the current end of the file: concurrent appends, by this descriptor or another one,

@@ -630,6 +630,14 @@ impl<T: AsFd + 'static> Readable<T> {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
+    /// Waits for an arrival since the last call, without asking the kernel whether it is still there. So the caller takes
+    /// all that there is. The first call returns at once, and any other may do so without cause.
+    pub async fn arrived(&self) {
+        std::future::poll_fn(|cx| self.0.poll_readable(cx)).await;
+        // Before anything is taken: what comes meanwhile is another arrival.
+        self.0.clear_readable();
+    }
+
     /// Poll form of [`Readable::readable`].
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_level(PollFlags::IN, || self.0.clear_readable(), || self.0.poll_readable(cx))

@@ -194,8 +194,11 @@ impl Block for Front {
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        Box::pin(async move {
-            let entered = self.entered().await?;
+        rt::boxed(move || async move {
+            let entered = match self.enter() {
+                Some(entered) => entered?,
+                None => self.entered().await?,
+            };
             entered.block.submit(op).await
         })
     }

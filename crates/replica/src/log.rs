@@ -89,7 +89,7 @@ struct Ring {
     /// Bytes from the tail to the head, pads included.
     used: u64,
     /// Records that are placed and not written yet.
-    queue: VecDeque<Record>,
+    queue: VecDeque<Queued>,
     /// The youngest records, with their payload.
     recent: VecDeque<Record>,
     recent_bytes: usize,
@@ -113,10 +113,23 @@ impl Entry {
 }
 
 impl Ring {
+    fn claim_writer(&mut self) -> bool {
+        let claimed = !self.writing && !self.queue.is_empty() && self.failed.is_none();
+        self.writing |= claimed;
+        claimed
+    }
+
     /// The last sequence that was placed.
     fn last(&self) -> u64 {
         self.next.saturating_sub(1)
     }
+}
+
+/// A record that is placed and not written yet.
+#[derive(Debug)]
+struct Queued {
+    record: Record,
+    position: u64,
 }
 
 /// How full a log is.
@@ -211,9 +224,10 @@ impl Log {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places a record and returns its sequence; `None` if there is no room. Fills in the header's log, life and
+    /// Places a record and returns its sequence; or the record, if there is no room. Fills in the header's log, life and
     /// sequence.
-    pub fn place(&self, mut record: Record) -> Option<u64> {
+    #[allow(clippy::result_large_err, reason = "the caller keeps it, and tries again")]
+    pub fn place(&self, mut record: Record) -> Result<u64, Record> {
         let mut ring = self.ring();
         let bytes = record.header.record_len() as u64;
         let to_end = self.layout.to_end(ring.head);
@@ -222,14 +236,15 @@ impl Log {
         let all = bytes.saturating_add(pad);
         let used = ring.used.saturating_add(all);
         if used >= self.layout.log_bytes || ring.entries.len() >= MAX_RECORDS {
-            return None;
+            return Err(record);
         }
         record.header.log = self.log;
         record.header.life = ring.life;
         record.header.sequence = ring.next;
         if pad > 0 {
             let header = Header { kind: Kind::Pad, member: 0, offset: 0, ..record.header };
-            ring.queue.push_back(Record { header, payload: Vec::new() });
+            let position = ring.head;
+            ring.queue.push_back(Queued { record: Record { header, payload: Vec::new() }, position });
             ring.head = 0;
         }
         let position = ring.head;
@@ -241,8 +256,8 @@ impl Log {
         self.keep(&mut ring, record.clone());
         while ring.recent_bytes > self.recent_limit && self.forget_oldest(&mut ring) {}
         self.free_kept(&mut ring);
-        ring.queue.push_back(record);
-        Some(sequence)
+        ring.queue.push_back(Queued { record, position });
+        Ok(sequence)
     }
 
     fn keep(&self, ring: &mut Ring, record: Record) {
@@ -270,10 +285,13 @@ impl Log {
     /// Whether the caller becomes the writer, because records are placed and there is no writer. It calls
     /// [`Log::write_next`] until that returns `None`.
     pub fn claim_writer(&self) -> bool {
+        self.ring().claim_writer()
+    }
+
+    /// What follows from a record that was placed: [`Log::claim_writer`] and [`Log::is_filling`].
+    pub fn next_steps(&self) -> (bool, bool) {
         let mut ring = self.ring();
-        let claimed = !ring.writing && !ring.queue.is_empty() && ring.failed.is_none();
-        ring.writing |= claimed;
-        claimed
+        (ring.claim_writer(), self.fills(&ring))
     }
 
     /// Writes the next batch, makes it durable, and returns its records without pads. `None`: no record was left, or
@@ -282,13 +300,14 @@ impl Log {
         let batch = {
             let mut ring = self.ring();
             let (mut batch, mut bytes) = (Vec::new(), 0);
-            while let Some(mut record) = ring.queue.pop_front() {
+            while let Some(mut queued) = ring.queue.pop_front() {
+                let header = &mut queued.record.header;
                 // Records through here are durable before any of this batch is written.
-                record.header.settled = ring.durable;
-                bytes = record.header.record_len().saturating_add(bytes);
-                batch.push(record);
+                header.settled = ring.durable;
+                bytes = header.record_len().saturating_add(bytes);
                 // A pad is written with the record behind it.
-                let padded = batch.last().is_some_and(|last| last.header.kind == Kind::Pad);
+                let padded = header.kind == Kind::Pad;
+                batch.push(queued);
                 if bytes >= APPEND_BYTES && !padded {
                     break;
                 }
@@ -303,11 +322,12 @@ impl Log {
         let mut ring = self.ring();
         match written {
             Ok(()) => {
-                ring.durable = batch.last().map_or(ring.durable, |last| last.header.sequence);
+                ring.durable = batch.last().map_or(ring.durable, |last| last.record.header.sequence);
                 self.free_kept(&mut ring);
                 drop(ring);
                 self.sends.notify();
-                Some(batch.into_iter().filter(|record| record.header.kind != Kind::Pad).collect())
+                let records = batch.into_iter().map(|queued| queued.record);
+                Some(records.filter(|record| record.header.kind != Kind::Pad).collect())
             }
             Err(e) => {
                 ring.failed = Some(e.to_string());
@@ -321,25 +341,20 @@ impl Log {
     }
 
     /// Writes consecutive records, in two pieces where the ring starts over, and flushes.
-    async fn write(&self, batch: &[Record]) -> Result<(), Error> {
+    async fn write(&self, batch: &[Queued]) -> Result<(), Error> {
         let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
         let mut end = None;
-        for record in batch {
-            let at = match record.header.kind {
-                Kind::Pad => None,
-                _ => Some(self.position(record.header.sequence)?),
-            };
-            // A pad lies behind the record before it, which may be in an earlier batch.
-            let at = match at.or(end) {
-                Some(at) => at,
-                None => self.pad_position(record.header.sequence)?,
-            };
+        for Queued { record, position: at } in batch {
+            debug_assert!(
+                self.entry(record.header.sequence).is_some(),
+                "it left the log before it was written"
+            );
             match runs.last_mut() {
-                Some((start, chain)) if end == Some(at) && at > *start => record.emit(chain),
+                Some((start, chain)) if end == Some(*at) && at > start => record.emit(chain),
                 _ => {
-                    let mut chain = Vec::new();
+                    let mut chain = Vec::with_capacity(record.pieces());
                     record.emit(&mut chain);
-                    runs.push((at, chain));
+                    runs.push((*at, chain));
                 }
             }
             end = Some(at.saturating_add(record.header.record_len() as u64));
@@ -369,17 +384,14 @@ impl Log {
         ring.entries.get(usize::try_from(sequence.checked_sub(first)?).ok()?).copied()
     }
 
-    fn position(&self, sequence: u64) -> Result<u64, Error> {
-        let entry =
-            self.entry(sequence).ok_or(Error::State("a record left the log before it was written"))?;
-        Ok(entry.position)
+    /// The last sequence that was placed.
+    pub fn last(&self) -> u64 {
+        self.ring().last()
     }
 
-    /// Where the pad in front of a record begins.
-    fn pad_position(&self, sequence: u64) -> Result<u64, Error> {
-        let entry =
-            self.entry(sequence).ok_or(Error::State("a record left the log before it was written"))?;
-        Ok(self.layout.to_end(entry.pad()))
+    /// The last sequence that is durable.
+    pub fn durable(&self) -> u64 {
+        self.ring().durable
     }
 
     /// How full it is.
@@ -400,7 +412,7 @@ impl Log {
 
     /// Waits until everything through `sequence` is durable. Fails if the log does.
     pub async fn durable_through(&self, sequence: u64) -> Result<(), Error> {
-        let look = || match self.fill().durable >= sequence {
+        let look = || match self.durable() >= sequence {
             true => Some(Ok(())),
             false => self.failure().map(|why| Err(Error::Halted(why))),
         };
@@ -409,7 +421,10 @@ impl Log {
 
     /// Whether it is more than half full, so that room should be made.
     pub fn is_filling(&self) -> bool {
-        let ring = self.ring();
+        self.fills(&self.ring())
+    }
+
+    fn fills(&self, ring: &Ring) -> bool {
         ring.used > self.layout.log_bytes / 2 || ring.entries.len() > MAX_RECORDS / 2
     }
 

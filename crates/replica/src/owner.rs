@@ -12,6 +12,7 @@
 
 #[cfg(debug_assertions)]
 use std::any::Any;
+use std::fmt;
 use std::ops::Deref;
 #[cfg(debug_assertions)]
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,11 +23,17 @@ use crate::signal::Signal;
 
 /// The state in memory of a side or a group.
 pub(crate) trait Owned {
-    /// Everything that something waits for by no number: few tasks, for what changes rarely.
-    type Outline: PartialEq;
+    /// Everything that something waits for by no number: few tasks, for what changes rarely. It is kept from event to
+    /// event, because most events leave it as it is.
+    type Outline: PartialEq + fmt::Debug;
+    /// What the owner of the core has to know about a change of the outline.
+    type News;
 
     /// The outline at this moment.
     fn outline(&self) -> Self::Outline;
+
+    /// Brings the outline up to date. `None`: it has not changed.
+    fn renew(&self, outline: &mut Self::Outline) -> Option<Self::News>;
 
     /// Whom to wake after an event. `is_news`: it has changed the outline.
     fn settle(&mut self, is_news: bool) -> Wakes;
@@ -42,55 +49,62 @@ pub(crate) trait Owned {
 
 /// Owns the core of a side or a group.
 #[derive(Debug)]
-pub(crate) struct Owner<C> {
-    core: Mutex<C>,
+pub(crate) struct Owner<C: Owned> {
+    state: Mutex<Outlined<C>>,
     /// The outline has changed.
     changed: Signal,
     /// The words of the panic of an event, or of the check after it; never set in release builds.
     broken: OnceLock<String>,
 }
 
-/// The core at one moment, to look at. Nothing changes as long as it lives, so it does not live across a wait.
-pub(crate) struct View<'a, C>(MutexGuard<'a, C>);
+/// A core and its outline after the last event.
+#[derive(Debug)]
+struct Outlined<C: Owned> {
+    core: C,
+    outline: C::Outline,
+}
 
-impl<C> Deref for View<'_, C> {
+/// The core at one moment, to look at. Nothing changes as long as it lives, so it does not live across a wait.
+pub(crate) struct View<'a, C: Owned>(MutexGuard<'a, Outlined<C>>);
+
+impl<C: Owned> Deref for View<'_, C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        &self.0
+        &self.0.core
     }
 }
 
 /// What follows from an event: see [`Owner::tell`].
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Effects<O> {
+pub(crate) struct Effects<N> {
     /// Tasks that go on.
     wakes: Wakes,
-    /// The outline before the event,
-    pub before: O,
-    /// and after it.
-    pub after: O,
+    /// How the event has changed the outline, if it has.
+    pub news: Option<N>,
 }
 
 impl<C: Owned> Owner<C> {
     pub fn new(core: C) -> Owner<C> {
-        Owner { core: Mutex::new(core), changed: Signal::default(), broken: OnceLock::new() }
+        let outline = core.outline();
+        let state = Mutex::new(Outlined { core, outline });
+        Owner { state, changed: Signal::default(), broken: OnceLock::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, C> {
+    fn lock(&self) -> MutexGuard<'_, Outlined<C>> {
         #[cfg(test)]
         crate::tests::locked();
         // A panic of somebody who only looks at the core leaves no half of a change.
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if cfg!(debug_assertions)
             && let Some(why) = self.broken.get()
             && !std::thread::panicking()
         {
-            drop(core);
+            drop(state);
             panic!("the state in memory is broken: {why}");
         }
-        core
+        state
     }
 
     /// A view of the core.
@@ -119,51 +133,52 @@ impl<C: Owned> Owner<C> {
     }
 
     /// Applies one event, as [`Owner::handle`] does, and leaves the rest to [`Owner::tell`].
-    pub fn apply<R>(&self, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::Outline>) {
+    pub fn apply<R>(&self, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::News>) {
         self.step(self.lock(), event)
     }
 
     #[cfg(not(debug_assertions))]
     fn step<R>(
         &self,
-        mut core: MutexGuard<'_, C>,
+        mut state: MutexGuard<'_, Outlined<C>>,
         event: impl FnOnce(&mut C) -> R,
-    ) -> (R, Effects<C::Outline>) {
-        step(&mut *core, event)
+    ) -> (R, Effects<C::News>) {
+        step(&mut state, event)
     }
 
     /// The same, and checks the invariants.
     #[cfg(debug_assertions)]
     fn step<R>(
         &self,
-        mut core: MutexGuard<'_, C>,
+        mut state: MutexGuard<'_, Outlined<C>>,
         event: impl FnOnce(&mut C) -> R,
-    ) -> (R, Effects<C::Outline>) {
+    ) -> (R, Effects<C::News>) {
         let mut result = None;
         let applied = catch_unwind(AssertUnwindSafe(|| {
-            let (returned, effects) = step(&mut *core, event);
+            let (returned, effects) = step(&mut state, event);
             result = Some(returned);
             // While something else unwinds, a second panic would only hide the first one.
             if !std::thread::panicking() {
-                core.check();
+                state.core.check();
+                assert_eq!(state.outline, state.core.outline(), "the outline is out of date");
             }
             effects
         }));
         match (applied, result) {
             (Ok(effects), Some(result)) => (result, effects),
             (Ok(_), None) => unreachable!("an event that was applied has a result"),
-            (Err(panic), result) => self.fail(core, result, panic),
+            (Err(panic), result) => self.fail(state, result, panic),
         }
     }
 
     /// Ends every wait, and passes the panic on.
     #[cfg(debug_assertions)]
-    fn fail<R>(&self, mut core: MutexGuard<'_, C>, result: R, panic: Box<dyn Any + Send>) -> ! {
+    fn fail<R>(&self, mut state: MutexGuard<'_, Outlined<C>>, result: R, panic: Box<dyn Any + Send>) -> ! {
         let why = panic.downcast_ref::<String>().map(String::as_str);
         let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("an event panicked");
         self.broken.get_or_init(|| why.to_owned());
-        let wakes = core.everyone();
-        drop(core);
+        let wakes = state.core.everyone();
+        drop(state);
         drop(result);
         wakes.wake();
         self.changed.notify();
@@ -171,9 +186,9 @@ impl<C: Owned> Owner<C> {
     }
 
     /// Wakes those whom an event concerns. The caller does not hold a view.
-    pub fn tell(&self, effects: Effects<C::Outline>) {
+    pub fn tell(&self, effects: Effects<C::News>) {
         effects.wakes.wake();
-        if effects.before != effects.after {
+        if effects.news.is_some() {
             self.changed.notify();
         }
     }
@@ -184,12 +199,21 @@ impl<C: Owned> Owner<C> {
     }
 }
 
-fn step<C: Owned, R>(core: &mut C, event: impl FnOnce(&mut C) -> R) -> (R, Effects<C::Outline>) {
-    let before = core.outline();
+fn step<C: Owned, R>(
+    Outlined { core, outline }: &mut Outlined<C>,
+    event: impl FnOnce(&mut C) -> R,
+) -> (R, Effects<C::News>) {
     let result = event(core);
-    let after = core.outline();
-    let wakes = core.settle(before != after);
-    (result, Effects { wakes, before, after })
+    let news = core.renew(outline);
+    let wakes = core.settle(news.is_some());
+    (result, Effects { wakes, news })
+}
+
+/// Puts the new outline in place of the old one. `None`: they are equal.
+pub(crate) fn replace<O: PartialEq>(outline: &mut O, new: O) -> Option<()> {
+    let is_news = *outline != new;
+    *outline = new;
+    is_news.then_some(())
 }
 
 /// Tasks to wake once the core's lock is released, in this order. One is the usual case, and needs no memory.
@@ -214,6 +238,9 @@ impl Wakes {
 
     /// Wakes them. The caller does not hold the core's lock.
     pub fn wake(self) {
-        self.first.into_iter().chain(self.others).for_each(Waker::wake);
+        if let Some(first) = self.first {
+            first.wake();
+            self.others.into_iter().for_each(Waker::wake);
+        }
     }
 }

@@ -41,6 +41,11 @@ impl Record {
         }
     }
 
+    /// Pieces of the record as it lies in a log, at most.
+    pub fn pieces(&self) -> usize {
+        self.payload.len().saturating_add(2)
+    }
+
     /// Appends the record as it lies in a log: header, payload, padding.
     pub fn emit(&self, chain: &mut Vec<Bytes>) {
         chain.push(Bytes::copy_from_slice(&self.header.emit()));

@@ -5,40 +5,63 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 /// Wakes every waiter, and each checks its own condition.
 #[derive(Debug, Default)]
-pub struct Signal(Mutex<Vec<Waker>>);
+pub struct Signal {
+    /// Counts the notifications. A waiter that is polled for another reason need not check again while it stands still.
+    notified: AtomicU64,
+    waiting: Mutex<Vec<Waker>>,
+}
 
 impl Signal {
     fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
         #[cfg(test)]
         crate::tests::locked();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes every waiter: something has changed.
     pub fn notify(&self) {
-        let waiting = std::mem::take(&mut *self.lock());
+        let waiting = {
+            let mut waiting = self.lock();
+            self.notified.fetch_add(1, Ordering::Release);
+            std::mem::take(&mut *waiting)
+        };
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `check` returns an answer. It is called at once, and after every notification.
+    /// Waits until `check` returns an answer. It is called at once, and after every notification, so each change of the
+    /// condition needs one.
     pub async fn until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        // The waker in the list, and how many notifications there had been.
+        let mut registered: Option<(u64, Waker)> = None;
         poll_fn(|cx| {
+            // Whoever sees a notification counted sees what has changed before it.
+            let before = self.notified.load(Ordering::Acquire);
+            if registered.as_ref().is_some_and(|(at, waker)| *at == before && waker.will_wake(cx.waker())) {
+                return Poll::Pending;
+            }
             if let Some(answer) = check() {
                 return Poll::Ready(answer);
             }
-            {
+            let at = {
                 let mut waiting = self.lock();
                 if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                     waiting.push(cx.waker().clone());
                 }
+                // Only counted under the lock.
+                self.notified.load(Ordering::Relaxed)
+            };
+            registered = Some((at, cx.waker().clone()));
+            match at == before {
+                true => Poll::Pending,
+                // A notification between the check and the registration has woken nobody.
+                false => check().map_or(Poll::Pending, Poll::Ready),
             }
-            // A change between the first check and the registration has woken nobody.
-            check().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -154,10 +177,32 @@ impl Drop for Waiter<'_> {
 mod tests {
     use std::future::Future;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Wake};
 
     use super::*;
+
+    #[test]
+    fn a_waiter_checks_once_for_each_notification_and_misses_none_during_its_check() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let (signal, checks) = (Signal::default(), AtomicUsize::new(0));
+        let mut wait = Box::pin(signal.until(|| {
+            // Something changes behind the back of the first check.
+            if checks.fetch_add(1, Ordering::Relaxed) == 0 {
+                signal.notify();
+            }
+            None::<()>
+        }));
+        for _ in 0..3 {
+            assert!(wait.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(checks.load(Ordering::Relaxed), 2, "the second one looks again");
+        signal.notify();
+        for _ in 0..3 {
+            assert!(wait.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(checks.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn only_one_is_inside() {

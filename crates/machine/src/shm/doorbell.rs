@@ -39,11 +39,20 @@ impl Doorbell {
     /// Silences the bell; true if it had rung. A bell that is rung meanwhile may keep ringing. An error if nobody can
     /// ring it any more.
     pub fn silence(&self) -> io::Result<bool> {
+        Ok(self.take_rings()? > 0)
+    }
+
+    /// The same; true if it may still be ringing, because so many rings were taken that more may be left.
+    pub fn still_rings(&self) -> io::Result<bool> {
+        Ok(self.take_rings()? == RINGS)
+    }
+
+    fn take_rings(&self) -> io::Result<usize> {
         loop {
             match rustix::net::recv(&self.0, &mut [0u8; RINGS], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(io::ErrorKind::BrokenPipe.into()),
-                Ok(_) => return Ok(true),
-                Err(Errno::AGAIN) => return Ok(false),
+                Ok((_, n)) => return Ok(n),
+                Err(Errno::AGAIN) => return Ok(0),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }

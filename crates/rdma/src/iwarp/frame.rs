@@ -114,8 +114,16 @@ impl Out {
             *crc = Crc::default();
         }
         self.begin_markers();
-        self.put_small(&(ulpdu as u16).to_be_bytes());
-        self.put_small(header);
+        let mut start = [0; mpa::LENGTH_LEN + ddp::UNTAGGED_LEN];
+        let (length, rest) = start.split_at_mut(mpa::LENGTH_LEN);
+        length.copy_from_slice(&(ulpdu as u16).to_be_bytes());
+        match rest.split_at_mut_checked(header.len()) {
+            Some((place, _)) => {
+                place.copy_from_slice(header);
+                self.put_small(start.split_at(mpa::LENGTH_LEN.saturating_add(header.len())).0);
+            }
+            None => unreachable!("no segment has a longer header than an untagged one"),
+        }
     }
 
     /// A marker between two FPDUs belongs to the second and holds zero; later markers hold the distance back to the
@@ -172,8 +180,10 @@ impl Out {
         self.put_small([0; 3].split_at(mpa::pad(ulpdu as u16)).0);
         // A marker between pad and CRC belongs to this FPDU; a marker after the CRC belongs to the next.
         self.room();
-        let field = self.crc.map_or([0; mpa::CRC_LEN], Crc::field);
-        self.put_small(&field);
+        let sum = self.crc.take();
+        self.put_small(&sum.map_or([0; mpa::CRC_LEN], Crc::field));
+        // The field itself is in no sum, and the next FPDU begins its own.
+        self.crc = sum;
     }
 
     /// Writes headers and other short bytes into the arena.

@@ -224,15 +224,19 @@ impl ShmQueuePair {
 
 /// Passes the bell on to the task that waits for completions.
 async fn answer_bell(bell: Readable<Doorbell>, inbox: Rc<Inbox>) {
-    while let Ok(()) = bell.readable().await {
-        let silenced = bell.inner().silence();
-        inbox.poll();
-        // A peer that closes the bell no longer wakes us; whether the peer itself is gone shows on its socket.
-        if silenced.is_err() {
-            return;
+    loop {
+        bell.arrived().await;
+        loop {
+            let still_rings = bell.inner().still_rings();
+            inbox.poll();
+            match still_rings {
+                Ok(false) => break,
+                // A peer that rings without a pause must not keep this core from its other tasks.
+                Ok(true) => rt::yield_now().await,
+                // A peer that closes the bell no longer wakes us; whether the peer itself is gone shows on its socket.
+                Err(_) => return,
+            }
         }
-        // A peer that rings without a pause must not keep this core from its other tasks.
-        rt::yield_now().await;
     }
 }
 

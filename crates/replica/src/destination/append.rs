@@ -88,8 +88,8 @@ impl Destination {
                 let claimed = record.header.settled.min(sequence);
                 let header = Header { claimed, ..record.header };
                 match self.log.place(Record { header, payload: record.payload.clone() }) {
-                    Some(placed) => end = placed,
-                    None => break,
+                    Ok(placed) => end = placed,
+                    Err(_) => break,
                 }
                 core.claimed = core.claimed.max(claimed);
                 if core.phase == Phase::ReplayingLog {

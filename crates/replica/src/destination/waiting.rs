@@ -13,7 +13,7 @@ use weft_wire::repl::control::Refusal;
 
 use super::{Core, Destination};
 use crate::log::Fill;
-use crate::owner::{Owned, Wakes};
+use crate::owner::{Owned, Wakes, replace};
 #[cfg(debug_assertions)]
 use crate::status::{Phase, Role};
 
@@ -77,6 +77,11 @@ pub(super) struct Outline {
 
 impl Owned for Core {
     type Outline = Outline;
+    type News = ();
+
+    fn renew(&self, outline: &mut Outline) -> Option<()> {
+        replace(outline, self.outline())
+    }
 
     fn outline(&self) -> Outline {
         Outline {

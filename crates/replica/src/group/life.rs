@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::{State, Stopped};
 use crate::destination::Destination;
-use crate::owner::{Owned, Wakes};
+use crate::owner::{Owned, Wakes, replace};
 use crate::source::Source;
 
 /// How far the end of a group has come. It never goes back.
@@ -175,9 +175,14 @@ impl Core {
 impl Owned for Core {
     /// The number of the state, and how far the end has come.
     type Outline = (u64, Stage);
+    type News = ();
 
     fn outline(&self) -> Self::Outline {
         (self.changes, self.stage)
+    }
+
+    fn renew(&self, outline: &mut Self::Outline) -> Option<()> {
+        replace(outline, self.outline())
     }
 
     fn settle(&mut self, _is_news: bool) -> Wakes {

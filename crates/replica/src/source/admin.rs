@@ -229,6 +229,9 @@ impl Source {
     pub(super) async fn carry_out(&self, n: usize, link: Link<'_>) -> Result<Ready<'_>, End> {
         loop {
             let command = self.owner.until(|| {
+                if self.core().peer(n).is_ok_and(|(partner, _)| partner.commands.is_empty()) {
+                    return None;
+                }
                 let next = self.on_peer(n, |partner, _| {
                     let command = partner.commands.pop_front()?;
                     partner.comparing = matches!(command, Command::Verify { .. });

@@ -291,6 +291,11 @@ impl Partner {
         state.mode == Mode::Synchronous && self.consistent && !self.lone && !state.suspended
     }
 
+    /// Whether writes wait for it, and the durable state says that they do not.
+    fn is_relied_on_anew(&self, state: &PeerState) -> bool {
+        state.unprotected && !self.lone && !state.suspended
+    }
+
     /// Whether its session carries out commands.
     fn follows(&self) -> bool {
         self.connected && self.consistent && !self.again
@@ -345,6 +350,12 @@ impl Core {
             (Some(Some(partner)), Some(Some(state))) => Ok((partner, state)),
             _ => Err(Error::NoPeer(n)),
         }
+    }
+
+    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered
+    /// earlier.
+    fn is_awaited(&self, n: usize) -> bool {
+        self.peer(n).is_ok_and(|(partner, state)| partner.is_awaited(state))
     }
 
     /// Last sequence that is applied, with all before it.
@@ -614,7 +625,7 @@ impl Source {
     /// Applies one event to the core and carries out its effects. The caller must not hold a view.
     fn handle<R>(&self, event: impl FnOnce(&mut Core) -> R) -> R {
         let (result, effects) = self.owner.apply(event);
-        let sends = effects.before.sends() != effects.after.sends();
+        let sends = effects.news.as_ref().is_some_and(|news| news.sends);
         self.owner.tell(effects);
         if sends {
             self.log.sends.notify();
@@ -665,7 +676,7 @@ impl Block for Replicated {
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {
-        Box::pin(async move {
+        rt::boxed(move || async move {
             op.validate(self.source.usable_size(self.member)?)?;
             match op {
                 BlockOp::Read { offset, len } => {

@@ -559,29 +559,30 @@ impl Source {
 
     /// If the destination has everything, synchronous writes wait for it from now on.
     pub(super) fn caught_up(&self, n: usize) {
-        self.on_peer(n, |partner, state| {
-            if !partner.consistent || partner.acked < self.log.fill().last {
-                return;
-            }
-            partner.lone = false;
-            if partner.is_clean() && partner.follows() && partner.phase != Phase::ContinuouslyReplicating {
-                partner.last_error = None;
-                self.begin_phase(partner, state, Phase::ContinuouslyReplicating);
-            }
-        });
+        self.on_peer(n, |partner, state| self.catches_up(partner, state));
+    }
+
+    /// The same within an event.
+    fn catches_up(&self, partner: &mut Partner, state: &PeerState) {
+        if !partner.consistent || partner.acked < self.log.last() {
+            return;
+        }
+        partner.lone = false;
+        if partner.is_clean() && partner.follows() && partner.phase != Phase::ContinuouslyReplicating {
+            partner.last_error = None;
+            self.begin_phase(partner, state, Phase::ContinuouslyReplicating);
+        }
     }
 
     /// Remembers, durably, that writes are no longer answered without the destination.
     pub(super) async fn protect(&self, n: usize) -> Result<(), Error> {
-        let relies =
-            |partner: &Partner, state: &PeerState| state.unprotected && !partner.lone && !state.suspended;
-        if !self.core().peer(n).is_ok_and(|(partner, state)| relies(partner, state)) {
+        if !self.core().peer(n).is_ok_and(|(partner, state)| partner.is_relied_on_anew(state)) {
             return Ok(());
         }
         let _turn = self.journal.gate.enter().await;
         let state = self.handle(|core| {
             let (partner, state) = core.peer_mut(n)?;
-            if !relies(partner, state) {
+            if !partner.is_relied_on_anew(state) {
                 // It was suspended meanwhile.
                 return Ok::<_, Error>(None);
             }
@@ -592,15 +593,13 @@ impl Source {
         self.journal.write_state(state).await
     }
 
-    /// Whether writes wait for this destination, so that what is sent to it before it is durable here is answered
-    /// earlier.
-    fn is_awaited(&self, n: usize) -> bool {
-        self.core().peer(n).is_ok_and(|(partner, state)| partner.is_awaited(state))
-    }
-
     /// Sets the flag *ahead*, durably, before the first record is sent that is not durable here.
     async fn allow_ahead(&self, n: usize) -> Result<(), Error> {
-        if self.core().ahead || !self.is_awaited(n) {
+        let is_needed = {
+            let core = self.core();
+            !core.ahead && core.is_awaited(n)
+        };
+        if !is_needed {
             return Ok(());
         }
         self.persist(|state| state.ahead = true).await?;
@@ -610,9 +609,13 @@ impl Source {
 
     /// The last sequence that may be sent to this destination now.
     fn sendable(&self, n: usize) -> u64 {
-        match self.core().ahead && self.is_awaited(n) {
+        let ahead = {
+            let core = self.core();
+            core.ahead && core.is_awaited(n)
+        };
+        match ahead {
             true => self.log.through_ahead(AHEAD_BYTES),
-            false => self.log.fill().durable,
+            false => self.log.durable(),
         }
     }
 
@@ -622,8 +625,12 @@ impl Source {
         let mut window = FuturesOrdered::new();
         loop {
             self.allow_ahead(n).await?;
-            while window.len() < APPENDS_IN_FLIGHT && self.sendable(n) >= cursor {
-                let records = match self.gather(cursor, self.sendable(n)).await {
+            while window.len() < APPENDS_IN_FLIGHT {
+                let sendable = self.sendable(n);
+                if sendable < cursor {
+                    break;
+                }
+                let records = match self.gather(cursor, sendable).await {
                     Err(Error::Log(damage)) => return Err(self.go_round(n, damage).await),
                     other => other?,
                 };
@@ -655,14 +662,17 @@ impl Source {
             let Some(done) = done else { continue };
             let (last, count, bytes) = done?;
             let now = self.side.wall.now_ms();
-            self.on_peer(n, |partner, _| {
+            let is_relied_on_anew = self.on_peer(n, |partner, state| {
                 partner.acked = partner.acked.max(last);
                 partner.heard_ms = now;
                 partner.records_sent = partner.records_sent.saturating_add(count);
                 partner.record_bytes_sent = partner.record_bytes_sent.saturating_add(bytes);
+                self.catches_up(partner, state);
+                partner.is_relied_on_anew(state)
             });
-            self.caught_up(n);
-            self.protect(n).await?;
+            if is_relied_on_anew.unwrap_or(false) {
+                self.protect(n).await?;
+            }
         }
     }
 
@@ -680,7 +690,7 @@ impl Source {
 
     /// Records from `cursor` through `last`, as many as one append carries: at least one, if that is durable.
     async fn gather(&self, cursor: u64, last: u64) -> Result<Vec<Record>, Error> {
-        let durable = self.log.fill().durable;
+        let durable = self.log.durable();
         let (mut records, mut bytes) = (Vec::new(), 0);
         for sequence in cursor..=last {
             let mut next = match sequence <= durable {

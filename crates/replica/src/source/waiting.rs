@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use weft_machine::recorder::{self, Hop};
 
-use super::outline::Outline;
+use super::outline::{News, Outline};
 use super::{Active, Core, Source};
 use crate::owner::{Owned, Wakes};
 use crate::record::overlap;
@@ -53,9 +53,14 @@ struct Unplaced {
 
 impl Owned for Core {
     type Outline = Outline;
+    type News = News;
 
     fn outline(&self) -> Outline {
         Outline::of(self)
+    }
+
+    fn renew(&self, outline: &mut Outline) -> Option<News> {
+        outline.renew(self)
     }
 
     fn settle(&mut self, is_news: bool) -> Wakes {
@@ -178,6 +183,11 @@ impl Core {
                 wakes.extend(self.locks.get_mut(n).and_then(|lock| lock.waker.take()));
             }
         }
+    }
+
+    /// Whether a write waits for its place.
+    pub(super) fn has_unplaced(&self) -> bool {
+        !self.waiting.unplaced.is_empty()
     }
 
     /// Whether records of a range are in the log and not in the volume.

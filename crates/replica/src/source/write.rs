@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use futures_util::poll;
 use weft_machine::recorder::{self, Hop};
 use weft_machine::{Payload, rt};
 use weft_store::Error as StoreError;
@@ -18,6 +19,9 @@ use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;
 use crate::status::Phase;
+
+/// Payload of a record that the writer of the log applies itself: so much is copied while a disk does nothing.
+const AT_ONCE_BYTES: usize = 64 << 10;
 
 fn halted(core: &Core) -> Option<StoreError> {
     let why = match &core.halted {
@@ -110,6 +114,7 @@ impl Source {
         payload: Vec<Bytes>,
     ) -> Result<u64, StoreError> {
         let bytes: usize = payload.iter().map(Bytes::len).sum();
+        let mut payload = Some(payload);
         let (mut began, mut full) = (None, None);
         let mut ticket = Ticket::new(self);
         let placed = poll_fn(|cx| {
@@ -136,16 +141,23 @@ impl Source {
                     core.make_way();
                     return (Poll::Pending, false);
                 }
-                let Some(sequence) = self.log.place(Record { header, payload: payload.clone() }) else {
-                    began.get_or_insert_with(rt::now);
-                    full.get_or_insert_with(|| recorder::wait(Hop::Replica));
-                    ticket.wait(core, member, &range, bytes, cx.waker());
-                    return (Poll::Pending, true);
+                let record = Record { header, payload: payload.take().unwrap_or_default() };
+                #[cfg(any(test, fuzzing))]
+                let copy = record.clone();
+                let sequence = match self.log.place(record) {
+                    Ok(sequence) => sequence,
+                    Err(unplaced) => {
+                        payload = Some(unplaced.payload);
+                        began.get_or_insert_with(rt::now);
+                        full.get_or_insert_with(|| recorder::wait(Hop::Replica));
+                        ticket.wait(core, member, &range, bytes, cx.waker());
+                        return (Poll::Pending, true);
+                    }
                 };
                 #[cfg(test)]
-                crate::tests::placed(self, sequence, &Record { header, payload: payload.clone() });
+                crate::tests::placed(self, sequence, &copy);
                 #[cfg(any(test, fuzzing))]
-                crate::fuzz::placed(sequence, &Record { header, payload: payload.clone() });
+                crate::fuzz::placed(sequence, &copy);
                 core.active.insert(sequence, Active { member, range, bytes });
                 core.active_bytes = core.active_bytes.saturating_add(bytes);
                 core.written_bytes = core.written_bytes.saturating_add(header.range_len());
@@ -165,10 +177,11 @@ impl Source {
             // It may be sent while it is logged.
             self.log.sends.notify();
         }
-        if self.log.claim_writer() {
+        let (is_writer, is_filling) = self.log.next_steps();
+        if is_writer {
             rt::spawn(self.clone().write_log()).detach();
         }
-        if self.log.is_filling() {
+        if is_filling {
             self.make_room();
         }
         Ok(sequence)
@@ -178,7 +191,7 @@ impl Source {
     async fn write_log(self: Arc<Self>) {
         loop {
             while let Some(batch) = self.log.write_next().await {
-                rt::spawn(self.clone().apply(batch)).detach();
+                self.begin_to_apply(batch).await;
             }
             if let Some(why) = self.log.failure() {
                 self.halt(Phase::Failed, format!("the journal has failed: {why}"), None);
@@ -191,13 +204,45 @@ impl Source {
         }
     }
 
+    /// Starts to apply a batch. One short record mostly needs no wait, and costs less than a task for it.
+    async fn begin_to_apply(self: &Arc<Self>, batch: Vec<Record>) {
+        let at_once = matches!(&batch[..], [record] if record.header.payload_len() <= AT_ONCE_BYTES);
+        let mut applied = Box::pin(self.clone().apply(batch));
+        if !at_once || poll!(&mut applied).is_pending() {
+            rt::spawn(applied).detach();
+        }
+    }
+
     /// Applies a batch, each record behind the earlier ones that it overlaps.
-    async fn apply(self: Arc<Self>, batch: Vec<Record>) {
+    async fn apply(self: Arc<Self>, mut batch: Vec<Record>) {
+        if batch.len() == 1
+            && let Some(only) = batch.pop()
+        {
+            return self.apply_one(only).await;
+        }
         join_all(batch.into_iter().map(|record| self.apply_one(record))).await;
     }
 
     async fn apply_one(&self, record: Record) {
         let sequence = record.header.sequence;
+        // A record that no earlier one blocks is never blocked: later ones wait for it.
+        if self.core().is_blocked(sequence) {
+            self.unblocked(sequence).await;
+        }
+        if let Err(e) = replay::apply(&self.side, &record).await {
+            // The write is in the log here and at destinations: only a replay makes the volume match.
+            self.halt(
+                Phase::Failed,
+                format!("a write that is in the log could not be carried out: {e}"),
+                None,
+            );
+            return;
+        }
+        self.handle(|core| core.finish(sequence));
+    }
+
+    /// Waits until no earlier record of its range is left.
+    async fn unblocked(&self, sequence: u64) {
         let mut blocked = RecordWait::for_earlier(self);
         poll_fn(|cx| {
             self.handle(|core| {
@@ -210,16 +255,6 @@ impl Source {
             })
         })
         .await;
-        if let Err(e) = replay::apply(&self.side, &record).await {
-            // The write is in the log here and at destinations: only a replay makes the volume match.
-            self.halt(
-                Phase::Failed,
-                format!("a write that is in the log could not be carried out: {e}"),
-                None,
-            );
-            return;
-        }
-        self.handle(|core| core.finish(sequence));
     }
 
     /// Holds back writes to a range. Active records of the range have been applied when this returns.

@@ -366,6 +366,8 @@ fn what_nobody_waits_for_any_more_does_not_happen() {
         write_the_same_range(&world, 20).await;
         let source = world.source(0);
         rt::timeout(Duration::from_secs(1), source.switch(0, 77)).await.expect_err("its disk is slow");
+        // A copy that takes over flushes that disk, for whose answer nobody waits longer than a few time-outs.
+        disk.slow_down(Duration::from_micros(50));
         and_stay_so_until_they_are_exchanged(&world).await;
     });
 }

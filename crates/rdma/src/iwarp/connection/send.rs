@@ -422,6 +422,11 @@ impl Connection {
         self.tx.out.is_empty()
     }
 
+    /// Pieces that wait for the socket.
+    pub(in crate::iwarp) fn pieces_out(&self) -> usize {
+        self.tx.out.pieces()
+    }
+
     /// What to send next, in up to `slices.len()` pieces.
     pub(in crate::iwarp) fn next_out<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         self.tx.out.next(slices)

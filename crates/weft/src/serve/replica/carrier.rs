@@ -243,7 +243,7 @@ impl Peer for Carrier {
     }
 
     fn append(&self, session: u64, records: Vec<Record>) -> LocalBoxFuture<'_, Result<(), peer::Error>> {
-        Box::pin(async move {
+        rt::boxed(move || async move {
             let link = self.link()?;
             let (_, most) = link.joined.tree.io_sizes();
             let mut rest = &records[..];
