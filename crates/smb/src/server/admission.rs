@@ -19,13 +19,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::rt;
+use weft_machine::{buf, rt};
 use weft_wire::smb2::header::Flags;
-use weft_wire::smb2::{Command, Header, NtStatus};
+use weft_wire::smb2::{Command, HEADER_LEN, Header, NtStatus, change_notify, lock};
 
 use super::connection::Connection;
 use super::session::{Binding, Session, Tree};
 use crate::crypto::{Sender, SigningKey};
+
+/// The longest request that is copied out of its buffer before it may wait.
+const SHORT_BYTES: usize = 4096;
 
 /// How a request was protected in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +216,16 @@ impl<'a> Verified<'a> {
     }
 }
 
+/// The bytes of a message that its command looks at. Requests that wait without limit have a length of their own, whatever a client appends.
+fn used_len(command: Command, message: &[u8]) -> usize {
+    let len = match command {
+        Command::ChangeNotify => HEADER_LEN.saturating_add(change_notify::REQUEST_LEN),
+        Command::Lock => HEADER_LEN.saturating_add(lock::MAX_REQUEST_LEN),
+        _ => message.len(),
+    };
+    len.min(message.len())
+}
+
 /// Whether a command is allowed after the session has expired: those that let a client clean up.
 fn outlasts_session(command: Command) -> bool {
     matches!(command, Command::Logoff | Command::Close | Command::Lock | Command::Cancel)
@@ -294,6 +307,20 @@ impl Admitted {
     /// The key that verified its signature, if it was signed; the answer is signed with it too.
     pub fn signed(&self) -> Option<&Arc<SigningKey>> {
         (self.protection == Protection::Signed).then_some(&self.binding.signing)
+    }
+
+    /// Copies a short request out of the buffer that it was received into. That buffer holds many requests, and one of them may wait for
+    /// hours: CHANGE_NOTIFY and LOCK wait for other clients, a READ and a WRITE for a disk.
+    pub fn leave_buffer(&mut self) {
+        let used = used_len(self.header.command, &self.message);
+        if let Some(used) = self.message.get(..used).filter(|used| used.len() <= SHORT_BYTES) {
+            let mut own = vec![0; used.len()];
+            match self.header.command {
+                Command::Write => buf::copy(&mut own, used),
+                _ => own.copy_from_slice(used),
+            }
+            self.message = Bytes::from(own);
+        }
     }
 
     /// The same request for a separate task, which may outlive the connection.

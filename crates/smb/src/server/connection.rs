@@ -328,7 +328,8 @@ impl Connection {
         read_into_room(&self.answers(), data).await
     }
 
-    fn answers(&self) -> Pool {
+    /// The memory of answers until the client has read them.
+    pub(super) fn answers(&self) -> Pool {
         self.channel.answers().unwrap_or_else(|| self.server.config.pool.clone())
     }
 

@@ -92,6 +92,14 @@ impl OpContext {
         self.outstanding.replace(detached.outstanding.take());
     }
 
+    /// Whatever this request waits for, the buffer that it was received into does not wait with it; see
+    /// [`Admitted::leave_buffer`].
+    #[inline]
+    pub(super) fn leaving_its_buffer(mut self) -> OpContext {
+        self.admitted.leave_buffer();
+        self
+    }
+
     /// The server: configuration, sessions, start time.
     pub fn server(&self) -> &Arc<Server> {
         &self.connection().server

@@ -177,6 +177,7 @@ fn try_one(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried
         _ => ops::try_read(&cx),
     };
     let Some(answer) = tried else {
+        let cx = cx.leaving_its_buffer();
         return unfinished(Rest::Operation(cx, reply, started, charge));
     };
     reply.credits = connection.grant(charge, header.credits);
@@ -188,7 +189,7 @@ fn try_one(connection: &Rc<Connection>, message: &Opened) -> Option<Result<Tried
         None if answered.has_to_be_read() => return unfinished(Rest::Answer(answered, concerned)),
         None => outgoing::at_once(answered, max_message),
         Some(session) => {
-            match outgoing::sealed_at_once(answered, session, &connection.server.config.pool, max_message) {
+            match outgoing::sealed_at_once(answered, session, &connection.answers(), max_message) {
                 Ok(Ok(ready)) => ready,
                 Ok(Err(_)) => return Some(Err(NO_NONCES)),
                 Err(answered) => return unfinished(Rest::Answer(*answered, concerned)),
@@ -260,6 +261,8 @@ async fn answer_all(connection: &Rc<Connection>, message: Opened) -> Result<(), 
     let Opened { body, sealed } = match message.body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
             let opened = Box::pin(decrypt(connection, &message.body)).await?;
+            // Its buffer is needed no longer.
+            drop(message);
             recorder::spent_on(Hop::Decode, opened.body.len());
             opened
         }
@@ -350,7 +353,8 @@ async fn send(
 ) -> Result<(), Reason> {
     let max_message = connection.channel.limits().max_message;
     let compression = connection.compression();
-    let ready = outgoing::compose(answers, sealed, compression, &connection.server.config.pool, max_message)
+    let room = outgoing::Room { answers: connection.answers(), beside: connection.server.config.pool.clone() };
+    let ready = outgoing::compose(answers, sealed, compression, &room, max_message)
         .await
         .map_err(|_| NO_NONCES)?;
     if sealed.is_some() {
@@ -385,7 +389,7 @@ fn open(session: &Session, body: &[u8], plain: &mut [u8]) -> Result<(), Reason> 
 /// Decrypts a message for which [`Opened::at_once`] had no buffer.
 async fn decrypt(connection: &Connection, body: &Bytes) -> Result<Opened, Reason> {
     let (session, len) = sealed_by(connection, body)?;
-    let room = connection.server.config.pool.alloc(len).await;
+    let room = connection.server.to_decrypt(len).await;
     Opened::into_room(session, body, room, len)
 }
 
@@ -400,7 +404,8 @@ async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reas
         agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
         Bytes::from(plain)
     } else {
-        let mut plain = connection.server.config.pool.alloc(len).await;
+        let server = &connection.server;
+        let mut plain = server.spare.to_decompress(&server.config.pool, len).await;
         plain.set_len(len);
         agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
         plain.freeze()
@@ -650,7 +655,7 @@ fn context(
     }
     let connection = request.connection();
     let admitted = request.in_tree(chain.tree_id).map_err(|refused| refused.tell(connection))?;
-    Ok(OpContext::new(admitted, chain.file_id, chain.last))
+    Ok(OpContext::new(admitted, chain.file_id, chain.last).leaving_its_buffer())
 }
 
 async fn operation(
@@ -704,6 +709,6 @@ fn cancel(connection: &Rc<Connection>, chain: &Chain, header: &Header, mut messa
 
 /// Commands whose requests may be long (3.3.5.2).
 fn carries_payload(command: Command) -> bool {
-    use Command::{ChangeNotify, Ioctl, QueryDirectory, QueryInfo, Read, SetInfo, Write};
-    matches!(command, Read | Write | Ioctl | QueryDirectory | ChangeNotify | QueryInfo | SetInfo)
+    use Command::{Ioctl, QueryDirectory, QueryInfo, Read, SetInfo, Write};
+    matches!(command, Read | Write | Ioctl | QueryDirectory | QueryInfo | SetInfo)
 }

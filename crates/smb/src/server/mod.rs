@@ -33,6 +33,7 @@ mod pipes;
 mod requests;
 mod session;
 mod session_setup;
+mod spare;
 mod status;
 mod system;
 mod tree;
@@ -46,7 +47,7 @@ use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::budget::Holder;
 use weft_machine::nss::Lookups;
 use weft_machine::rt::Drain;
-use weft_machine::{Budget, Pool, Source};
+use weft_machine::{Budget, Buf, Pool, Source};
 use weft_store::audit::Audit;
 use weft_store::rights::Right;
 use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
@@ -62,6 +63,7 @@ use connection::Connection;
 use directory::{Directory, Who};
 use logons::Refusals;
 use session::{Session, Sessions};
+use spare::Spare;
 use system::System;
 
 /// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
@@ -319,6 +321,7 @@ pub struct Server {
     descriptors: Budget,
     name: Arc<str>,
     drain: Drain,
+    spare: Spare,
 }
 
 impl Server {
@@ -348,7 +351,18 @@ impl Server {
             descriptors,
             name,
             drain: Drain::default(),
+            spare: Spare::default(),
         })
+    }
+
+    /// Room for `len` bytes that are decrypted. The caller may hold the encrypted ones in a buffer of the pool.
+    async fn to_decrypt(&self, len: usize) -> Buf {
+        self.spare.to_decrypt(&self.config.pool, len).await
+    }
+
+    /// Returns memory that was not needed lately to the system. Must be called every few seconds, as [`Pool::trim`].
+    pub fn trim(&self) {
+        self.spare.trim();
     }
 
     /// Serves these shares from now on. A connected tree keeps its share with its requirements until the client

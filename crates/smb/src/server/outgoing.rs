@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{LogLimit, Payload, Pool, buf, rt};
+use weft_machine::{Buf, LogLimit, Payload, Pool, buf, rt};
 use weft_transport::{Outgoing, Part, Segment, Stag, To};
 use weft_wire::smb2::header::{self, Flags};
 use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
@@ -125,6 +125,11 @@ impl Piece {
         self.head.len().saturating_add(inline.map_or(0, Payload::len))
     }
 
+    /// Whether its payload is in memory.
+    fn holds_room(&self) -> bool {
+        matches!(self.payload, Some(Payload::Chain(_)))
+    }
+
     /// Padding after which another header can follow.
     fn pad(&self) -> usize {
         self.inline_len().wrapping_neg() & 7
@@ -174,10 +179,11 @@ impl Piece {
     }
 
     /// Encrypts RDMA payload in its own buffer.
-    async fn seal_payload(&mut self, sealer: &Sealer, pool: &Pool) -> Result<(), SealError> {
+    async fn seal_payload(&mut self, sealer: &Sealer, room: &Room) -> Result<(), SealError> {
+        let holds = self.holds_room();
         let Some(payload) = self.payload.take() else { return Ok(()) };
         let len = payload.len();
-        let mut out = pool.alloc(len).await;
+        let mut out = room.alloc(len, holds).await;
         out.set_len(len);
         let window = out.into_window();
         match &payload {
@@ -236,6 +242,25 @@ impl Piece {
     }
 }
 
+/// Where the memory of messages of answers comes from.
+pub(super) struct Room {
+    /// What answers of this connection may hold until their client has read them.
+    pub answers: Pool,
+    /// For messages of answers that hold such memory already. Waiting for more of it, many of them could wait for each other for ever;
+    /// they are charged for what they hold until the message is sent.
+    pub beside: Pool,
+}
+
+impl Room {
+    async fn alloc(&self, len: usize, holds: bool) -> Buf {
+        match self.answers.try_alloc(len) {
+            Some(room) => room,
+            None if holds => self.beside.alloc(len).await,
+            None => self.answers.alloc(len).await,
+        }
+    }
+}
+
 /// A message that is ready, and the answer to send instead if its payload proves unreadable.
 pub(super) struct Ready {
     pub outgoing: Outgoing,
@@ -274,7 +299,7 @@ pub(super) async fn compose(
     answers: Vec<Answered>,
     sealed: Option<&Session>,
     compression: Option<&Agreed>,
-    pool: &Pool,
+    room: &Room,
     max_message: usize,
 ) -> Result<Vec<Ready>, SealError> {
     let mut ready = Vec::with_capacity(1);
@@ -284,14 +309,16 @@ pub(super) async fn compose(
         let piece = Piece::new(answered, sealed.is_some(), max_message);
         let more = piece.padded_len();
         if !group.is_empty() && len.saturating_add(more) > max_message {
-            ready.push(message(std::mem::take(&mut group), sealed, compression, pool).await?);
+            let holds = !ready.is_empty();
+            ready.push(message(std::mem::take(&mut group), sealed, compression, room, holds).await?);
             len = TRANSFORM_LEN;
         }
         len = len.saturating_add(more);
         group.push(piece);
     }
     if !group.is_empty() {
-        ready.push(message(group, sealed, compression, pool).await?);
+        let holds = !ready.is_empty();
+        ready.push(message(group, sealed, compression, room, holds).await?);
     }
     Ok(ready)
 }
@@ -349,16 +376,18 @@ fn sealer(session: &Session) -> &Sealer {
     session.keys.sealer.as_ref().expect("a session that decrypted a request encrypts its answer")
 }
 
+/// Builds one message. `holds`: the caller holds memory of answers.
 async fn message(
     mut pieces: Vec<Piece>,
     sealed: Option<&Session>,
     compression: Option<&Agreed>,
-    pool: &Pool,
+    room: &Room,
+    holds: bool,
 ) -> Result<Ready, SealError> {
     let compression = compression.filter(|_| pieces.iter().any(|piece| piece.compress));
     if let Some(session) = sealed {
         let held = rooms(&pieces);
-        let outgoing = Box::pin(seal(pieces, session, compression, pool)).await?;
+        let outgoing = Box::pin(seal(pieces, session, compression, room, holds)).await?;
         return Ok(Ready { held, ..short(outgoing) });
     }
     let count = pieces.len();
@@ -366,8 +395,8 @@ async fn message(
     let mut fallback = Vec::new();
     for (i, piece) in pieces.iter_mut().enumerate() {
         match piece.transform {
-            Some(_) => Box::pin(piece.sign_payload(pool)).await,
-            None if piece.sign.is_some() || compression.is_some() => piece.load(pool).await,
+            Some(_) => Box::pin(piece.sign_payload(&room.answers)).await,
+            None if piece.sign.is_some() || compression.is_some() => piece.load(&room.answers).await,
             None => {}
         }
         piece.complete(i.saturating_add(1) == count);
@@ -418,17 +447,19 @@ async fn seal(
     mut pieces: Vec<Piece>,
     session: &Session,
     compression: Option<&Agreed>,
-    pool: &Pool,
+    room: &Room,
+    holds: bool,
 ) -> Result<Outgoing, SealError> {
     let mut invalidate = None;
     for piece in pieces.iter_mut().filter(|piece| !piece.segments.is_empty()) {
-        piece.seal_payload(sealer(session), pool).await?;
+        piece.seal_payload(sealer(session), room).await?;
     }
+    let holds = holds || pieces.iter().any(Piece::holds_room);
     loop {
         let count = pieces.len();
         let lens = pieces.iter().flat_map(|piece| [piece.inline_len(), pad(piece, count).len()]);
         let len = lens.sum::<usize>().saturating_add(TRANSFORM_LEN);
-        let mut out = pool.alloc(len).await;
+        let mut out = room.alloc(len, holds).await;
         out.set_len(len);
         let window = out.into_window();
         let mut at = TRANSFORM_LEN;

@@ -304,6 +304,7 @@ impl Start {
             let server = servers.nfs.clone();
             rt::spawn(async move { server.run_housekeeping().await }).detach();
             rt::spawn(acceptor.memory.clone().watch()).detach();
+            rt::spawn(keep_spare_trimmed(servers.smb.clone())).detach();
             let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
             ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());
         }
@@ -320,6 +321,13 @@ async fn keep_trimmed(pool: Pool) {
         rt::sleep(TRIM_EVERY).await;
         pool.trim();
         heap::trim();
+    }
+}
+
+async fn keep_spare_trimmed(server: Arc<weft_smb::server::Server>) {
+    loop {
+        rt::sleep(TRIM_EVERY).await;
+        server.trim();
     }
 }
 

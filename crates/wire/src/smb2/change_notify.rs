@@ -13,6 +13,9 @@ bits! {
     }
 }
 
+/// The length of a request, without its header, in bytes.
+pub const REQUEST_LEN: usize = 32;
+
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {

@@ -8,6 +8,8 @@ use super::{FileId, HEADER_LEN, Malformed};
 /// Most ranges in one request; more are refused. Clients send one or two.
 pub const MAX_LOCKS: usize = 64;
 const ELEMENT_LEN: usize = 24;
+/// The longest request, without its header, in bytes.
+pub const MAX_REQUEST_LEN: usize = 24 + MAX_LOCKS * ELEMENT_LEN;
 
 bits! {
     /// The operation on a range.

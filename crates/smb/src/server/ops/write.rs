@@ -128,7 +128,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
         }
     }
     open.written(len.into()).await;
-    // No buffer of the pool waits for the disk.
+    // What was fetched does not wait for the disk.
     drop((data, remote));
     if is_through(&open, request.flags) {
         file.sync_for(&open.told_losses).await?;
@@ -180,7 +180,8 @@ async fn restored(cx: &OpContext, data: Bytes, crypto: &Crypto) -> Result<Bytes,
         return if right { Ok(data) } else { Err(NtStatus::INVALID_SIGNATURE.into()) };
     }
     let opener = cx.session().keys.opener.as_ref().ok_or(NtStatus::INVALID_PARAMETER)?;
-    let mut plain = cx.config().pool.alloc(data.len()).await;
+    // The payload holds a buffer meanwhile.
+    let mut plain = cx.server().to_decrypt(data.len()).await;
     plain.set_len(data.len());
     opener
         .open_payload(&crypto.nonce, &crypto.signature, &data, &mut plain)
