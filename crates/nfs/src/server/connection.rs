@@ -199,21 +199,22 @@ impl Held {
 
     /// Sends them. Whether there were any.
     fn release(&mut self, channel: &dyn Channel) -> bool {
-        let any = self.replies > 0;
+        let any = self.take() > 0;
         if any {
-            (self.replies, self.bytes) = (0, 0);
             channel.cork(false);
         }
         any
     }
 
-    /// Before the connection waits for its next request.
+    /// The number of them, which wait no longer.
+    fn take(&mut self) -> usize {
+        self.bytes = 0;
+        std::mem::take(&mut self.replies)
+    }
+
+    /// The connection waits for its next request.
     fn pause(&mut self) {
         self.crowd = 0;
-        // To be woken costs less than to poll for as long as a large request takes to come.
-        if self.deep > 0 {
-            rt::sleep_next();
-        }
     }
 }
 
@@ -456,5 +457,45 @@ fn send(channel: &dyn Channel, (finished, operation): Answered, unsent: &mut Uns
             tracing::debug!(peer = %channel.peer(), why, "not an RPC call");
             Err(Error::Malformed(why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that always has so many requests outstanding, each of so many bytes: into how many sends the replies to 10,000 of
+    /// them go, and how often it waits for a reply that is held back.
+    fn play(outstanding: usize, bytes: usize) -> (usize, usize) {
+        let mut held = Held::default();
+        let (mut arrived, mut sends, mut stalls) = (outstanding, 0, 0);
+        for _ in 0..10_000 {
+            arrived -= 1;
+            let waits = held.may_wait(1, bytes);
+            if !waits || arrived == 0 {
+                stalls += usize::from(waits);
+                sends += 1;
+                arrived += held.take();
+                if waits {
+                    held.pause();
+                }
+            }
+        }
+        (sends, stalls)
+    }
+
+    #[test]
+    fn replies_wait_for_each_other_if_the_client_goes_on_sending() {
+        let (sends, stalls) = play(32, 65_672);
+        assert!(sends < 10_000 / HELD_REPLIES + 2 * CROWD && stalls == 0, "{sends} sends, {stalls} stalls");
+        for outstanding in 1..HELD_REPLIES {
+            let (sends, stalls) = play(outstanding, 65_672);
+            assert!(stalls <= 10_000 / CROWD, "{outstanding} outstanding: {sends} sends, {stalls} stalls");
+        }
+    }
+
+    #[test]
+    fn replies_to_what_is_small_or_very_large_do_not_wait() {
+        assert_eq!([play(32, 8332), play(32, HELD_BYTES)], [(10_000, 0); 2]);
     }
 }

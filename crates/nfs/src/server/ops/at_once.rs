@@ -33,6 +33,7 @@ thread_local! {
 }
 
 /// The reply of a READ, and the bytes of its data.
+#[inline]
 pub(in crate::server) fn read(
     connection: &Connection<'_>,
     known: &Known,
@@ -65,6 +66,7 @@ pub(in crate::server) fn read(
 }
 
 /// The reply of a WRITE whose data need not be durable.
+#[inline]
 pub(in crate::server) fn write(
     connection: &Connection<'_>,
     known: &Known,

@@ -111,6 +111,7 @@ struct Sequenced {
 }
 
 /// The reply to a compound, and the bytes of its data.
+#[inline]
 pub(in crate::server) fn compound(
     connection: &Connection<'_>,
     known: &Known,
