@@ -184,7 +184,9 @@ mod tests {
 
     #[test]
     fn a_waiter_checks_once_for_each_notification_and_misses_none_during_its_check() {
-        let mut cx = Context::from_waker(Waker::noop());
+        // Of a clone and its original, `will_wake` need not know that they are equal.
+        let waker = Waker::noop().clone();
+        let mut cx = Context::from_waker(&waker);
         let (signal, checks) = (Signal::default(), AtomicUsize::new(0));
         let mut wait = Box::pin(signal.until(|| {
             // Something changes behind the back of the first check.

@@ -406,7 +406,7 @@ impl<'a> Core<'a> {
         self.looked.set(Instant::now());
     }
 
-    /// The busy-poll phase, which checks everything at least once; true if there is something to run.
+    /// The busy-poll phase; true if there is something to run. It checks everything at least once, unless a sleep follows at once.
     fn spin(&mut self) -> bool {
         let hurry = SPIN_INHIBITORS.get() == 0 || poller::any();
         let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
@@ -418,10 +418,11 @@ impl<'a> Core<'a> {
             let last = crowded || now.duration_since(start) >= budget;
             let polls = TASK_POLLS.get();
             self.turns = self.turns.wrapping_add(1);
-            if last {
-                self.collect_readiness();
-            } else {
+            if !last {
                 self.collect_in_turn();
+            } else if !budget.is_zero() {
+                // A sleep that follows at once finds by itself what is ready.
+                self.collect_readiness();
             }
             let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_BLOCKING);
             // A sleep that follows at once checks by itself.
@@ -430,7 +431,9 @@ impl<'a> Core<'a> {
             }
             // Running the executor also takes in wakes by other threads.
             let more = self.runtime.run();
-            if (0..LOOKS_PER_TURN).any(|_| self.ask_pollers())
+            // Before a sleep the pollers are asked once more anyway.
+            let looks = if last { 1 } else { LOOKS_PER_TURN };
+            if (0..looks).any(|_| self.ask_pollers())
                 || more
                 || TASK_POLLS.get() != polls
                 || !background::is_empty()
@@ -469,8 +472,15 @@ impl<'a> Core<'a> {
     /// Sleeps in the kernel until an event or the next timer.
     fn sleep(&mut self) {
         let asleep = poller::before_sleep();
+        // compio's executor notifies its driver of every wake, also of those by this thread, and a driver that was notified does
+        // not wait: without this, each sleep would be two rounds of the loop. From here on the notifications that are left are
+        // those of other threads, and whatever was woken before runs now.
+        let polls = TASK_POLLS.get();
+        self.runtime.flush();
+        let more = self.runtime.run();
+        let has_run = more || TASK_POLLS.get() != polls || !background::is_empty();
         // The last check of the pollers may have woken the main future.
-        if !asleep.quiet || self.main_woken() {
+        if !asleep.quiet || has_run || self.main_woken() {
             return;
         }
         // A watch that ended unnoticed since the last sleep reports once: set it again. Descriptors that became ready
@@ -483,6 +493,7 @@ impl<'a> Core<'a> {
         COUNTERS.set(self.counters.load());
         self.beat.sleeps();
         self.runtime.poll_with(self.runtime.current_timeout());
+        self.looked.set(Instant::now());
         self.beat.turn();
         self.set.woken();
         drop(asleep);
