@@ -176,6 +176,11 @@ impl<T: AsFd> Registered<T> {
         self.known.write.poll(cx)
     }
 
+    /// Whether an attempt to send may succeed.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.known.write.ready.get()
+    }
+
     /// An attempt to receive returned EAGAIN. (Only this thread takes in edges, so none is lost in between.)
     pub(crate) fn clear_readable(&self) {
         self.known.read.ready.set(false);
