@@ -16,17 +16,19 @@ pub mod pipe;
 pub mod private;
 pub mod project;
 pub mod regular;
+mod resident;
 mod space;
 pub mod system;
 mod warm;
 pub mod whole;
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use self::busy::{Claim, Inode, Unlocked};
@@ -39,6 +41,7 @@ pub use self::space::DataRanges;
 use self::system::{Descriptor, FileSystem};
 use self::warm::Warm;
 use crate::buf::{Buf, Window};
+use crate::clock::Time;
 use crate::recorder::{self, Hop};
 use crate::rt;
 
@@ -466,6 +469,15 @@ impl File {
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 
+    /// The size of a regular file now, like [`File::len`]: the end of the file is asked for, which costs the kernel a fraction of
+    /// what all of its attributes do. The descriptor's own position moves, which nothing here uses.
+    pub fn end(&self) -> io::Result<u64> {
+        if self.0.memory.is_some() || self.blocking().is_some() {
+            return self.len();
+        }
+        rustix::fs::seek(&self.0.fd, SeekFrom::End(0)).map_or_else(|_| self.len(), Ok)
+    }
+
     /// Attributes as cached by the kernel, because the file system may block and is not queried.
     fn known(&self, wanted: StatxFlags) -> io::Result<rustix::fs::Statx> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -613,9 +625,19 @@ impl FileRange {
             && open.is_cached(start)
             && (start / PAGE == end / PAGE || open.is_cached(end));
         if cached {
-            open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
+            self.saw(range, now);
         }
         cached
+    }
+
+    /// The page cache has the first and the last byte of `range`. If it has what lies around it as well, that need not be asked for
+    /// each part of it.
+    fn saw(&self, range: Range<u64>, now: Time) {
+        let open = &self.file.0;
+        // Of pages that are still being read the last one comes last.
+        let around =
+            resident::around(open.fd.as_fd(), &range).filter(|around| open.is_cached(around.end - 1));
+        open.warm.saw(&around.unwrap_or(range), now, || self.file.len().unwrap_or(0));
     }
 
     /// Whether [`FileRange::warm`] of the part that [`crate::net::Stream::send_file`] begins with would neither read nor
@@ -721,7 +743,7 @@ impl FileRange {
         }
         let around = mapping.clip(Warm::widen(&range));
         if mapping.is_cached(&around) {
-            open.warm.saw(&around, now, || self.file.len().unwrap_or(0));
+            self.saw(around, now);
             return Some(found);
         }
         mapping.is_cached(&range).then_some(found)

@@ -330,6 +330,14 @@ impl Stream {
         }
     }
 
+    /// Whether a send had no room, and none has been reported since. Unknown under simulation: false.
+    pub fn is_full(&self) -> bool {
+        match &self.0 {
+            Kind::Real(stream) => stream.is_full(),
+            Kind::Sim(_) => false,
+        }
+    }
+
     /// Whether [`Stream::poll_send_pieces`] accepts pieces of mapped files.
     pub fn takes_mapped(&self) -> bool {
         matches!(self.0, Kind::Real(_))

@@ -145,6 +145,38 @@ fn warming_brings_a_range_into_the_page_cache() {
 }
 
 #[test]
+fn a_query_of_the_page_cache_covers_what_lies_around() {
+    run(async {
+        let system = File::from(OwnedFd::from(tempfile::tempfile().expect("a file")));
+        system.write_at(0, &[Bytes::from(numbers((2 << 20) + 5))]).await.expect("write");
+        let range = |offset, len| FileRange { file: system.clone(), offset, len };
+        assert!(range(200 << 10, 64 << 10).begins_warm());
+        let knows = |bytes| system.0.warm.knows(&bytes, rt::now());
+        // An older kernel tells of less.
+        let tells = resident::around(system.as_fd(), &(0..1)).is_some();
+        assert_eq!(knows(0..1 << 20), tells);
+        assert!(!knows(1 << 20..(1 << 20) + 1));
+        // Past the end nothing is cached.
+        assert_eq!(resident::around(system.as_fd(), &(2 << 20..(2 << 20) + 5)), None);
+        assert_eq!(resident::around(system.as_fd(), &(0..1 << 20)), None, "that is no more than the range");
+        assert_eq!(resident::around(system.as_fd(), &(u64::MAX - 5..u64::MAX)), None);
+    });
+}
+
+#[test]
+fn the_end_of_a_file_is_its_length() {
+    run(async {
+        for file in files_of(b"seven..") {
+            assert_eq!(file.end().expect("size"), 7);
+            file.write_at(10, &[Bytes::from_static(b"more")]).await.expect("write");
+            assert_eq!(file.end().expect("size"), 14);
+            file.set_len(3).expect("truncate");
+            assert_eq!((file.end().expect("size"), file.len().expect("size")), (3, 3));
+        }
+    });
+}
+
+#[test]
 fn a_file_in_memory_shrinks_and_grows_without_showing_old_bytes() {
     run(async {
         let pool = Pool::new(0);

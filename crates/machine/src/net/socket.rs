@@ -316,6 +316,10 @@ impl Stream {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    pub(super) fn is_full(&self) -> bool {
+        !self.fd.is_writable()
+    }
+
     pub(super) fn hold(&self, on: bool) -> io::Result<()> {
         if self.tcp {
             rustix::net::sockopt::set_tcp_cork(&self.fd, on)?;

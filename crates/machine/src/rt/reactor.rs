@@ -408,7 +408,9 @@ impl<'a> Core<'a> {
 
     /// The busy-poll phase; true if there is something to run. It checks everything at least once, unless a sleep follows at once.
     fn spin(&mut self) -> bool {
-        let hurry = SPIN_INHIBITORS.get() == 0 || poller::any();
+        // A peer whose socket was full has much to receive before it waits for this core.
+        let is_awaited = SPIN_INHIBITORS.get() == 0 && !self.set.was_full();
+        let hurry = is_awaited || poller::any();
         let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);

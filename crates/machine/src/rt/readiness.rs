@@ -22,6 +22,10 @@ use super::turn;
 /// Events collected in one system call; further ones wait for the next.
 const EVENTS_PER_CALL: usize = 256;
 
+/// A socket that had no room this recently probably waits for its peer still, which has a large part of the buffer to receive. A
+/// peer that receives nothing says no more than once that there is no room.
+const FULL_TICKS: u64 = turn::TURN_TICKS / 2;
+
 /// The state of one direction of a descriptor.
 #[derive(Default)]
 struct Direction {
@@ -75,6 +79,8 @@ pub(crate) struct Set {
     events: RefCell<Vec<Event>>,
     /// What the set reports next has happened after this time.
     checked: Cell<u64>,
+    /// When a socket last had no room; 0: never.
+    filled: Cell<u64>,
 }
 
 thread_local! {
@@ -94,7 +100,8 @@ impl Set {
     pub(super) fn new() -> io::Result<Rc<Set>> {
         let epoll = Rc::new(epoll::create(CreateFlags::CLOEXEC)?);
         let events = RefCell::new(Vec::with_capacity(EVENTS_PER_CALL));
-        Ok(Rc::new(Set { epoll, known: RefCell::default(), events, checked: Cell::new(turn::ticks()) }))
+        let (checked, filled) = (Cell::new(turn::ticks()), Cell::new(0));
+        Ok(Rc::new(Set { epoll, known: RefCell::default(), events, checked, filled }))
     }
 
     pub(super) fn enter(self: &Rc<Self>) -> Entered {
@@ -104,6 +111,16 @@ impl Set {
     /// The descriptor that compio watches while the core sleeps.
     pub(super) fn watch(&self) -> io::Result<PollFd<Rc<OwnedFd>>> {
         PollFd::new(self.epoll.clone())
+    }
+
+    /// Whether a socket has had no room within the last [`FULL_TICKS`].
+    pub(super) fn was_full(&self) -> bool {
+        self.was_full_at(turn::ticks())
+    }
+
+    fn was_full_at(&self, now: u64) -> bool {
+        let filled = self.filled.get();
+        filled != 0 && now.saturating_sub(filled) < FULL_TICKS
     }
 
     /// The core has slept until now, so what the set reports next has just happened.
@@ -176,6 +193,11 @@ impl<T: AsFd> Registered<T> {
         self.known.write.poll(cx)
     }
 
+    /// Whether an attempt to send may succeed.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.known.write.ready.get()
+    }
+
     /// An attempt to receive returned EAGAIN. (Only this thread takes in edges, so none is lost in between.)
     pub(crate) fn clear_readable(&self) {
         self.known.read.ready.set(false);
@@ -190,6 +212,7 @@ impl<T: AsFd> Registered<T> {
     /// An attempt to send returned EAGAIN.
     pub(crate) fn clear_writable(&self) {
         self.known.write.ready.set(false);
+        self.set.filled.set(turn::ticks());
     }
 
     /// A receive returned less than it had room for: nothing is left, except possibly the end of the stream (whose edge
@@ -216,5 +239,24 @@ impl<T: AsFd> Drop for Registered<T> {
         // Closing is not enough if a duplicate of the descriptor exists. It is in the set, so removal cannot fail.
         let _ = epoll::delete(&*self.set.epoll, &self.fd);
         self.set.known.borrow_mut().remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_without_room_counts_for_a_while() {
+        let set = Set::new().unwrap();
+        assert!(!set.was_full(), "none was full yet");
+        let _entered = set.enter();
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let registered = Registered::new(ours).unwrap();
+        let before = turn::ticks();
+        registered.clear_writable();
+        assert!(!registered.is_writable());
+        assert!(set.was_full_at(before) && set.was_full_at(before + FULL_TICKS - 1));
+        assert!(!set.was_full_at(turn::ticks() + FULL_TICKS));
     }
 }

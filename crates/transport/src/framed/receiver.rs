@@ -192,7 +192,7 @@ struct Gathering {
     paused: bool,
     /// Present while it waits for several.
     inhibitor: Option<rt::SpinInhibitor>,
-    /// Runs from the first wait on, and restarts if something was received meanwhile.
+    /// Runs from the first wait after a receive on.
     patience: Option<LocalBoxFuture<'static, ()>>,
 }
 
@@ -212,6 +212,8 @@ impl Gathering {
         self.since = rt::now();
         self.paused = false;
         self.inhibitor = None;
+        // Left alone it would wake the core, which mostly sleeps between two receives.
+        self.patience = None;
         self.gather.received(messages, bytes, self.since);
     }
 
@@ -225,15 +227,11 @@ impl Gathering {
 
     /// Ends when nothing has been received for [`PATIENCE`](super::gather::PATIENCE).
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let until = self.since + PATIENCE;
-            let patience = self.patience.get_or_insert_with(|| Box::pin(rt::sleep_until(until)));
-            ready!(patience.as_mut().poll(cx));
-            self.patience = None;
-            if rt::now() >= self.since + PATIENCE {
-                return Poll::Ready(());
-            }
-        }
+        let until = self.since + PATIENCE;
+        let patience = self.patience.get_or_insert_with(|| Box::pin(rt::sleep_until(until)));
+        ready!(patience.as_mut().poll(cx));
+        self.patience = None;
+        Poll::Ready(())
     }
 }
 
@@ -354,6 +352,13 @@ impl<F: Framing> Receiver<F> {
             return Poll::Pending;
         }
         let low_water = gathering.gather.low_water();
+        // Carrying out what was received last has taken longer than the patience, so there is nothing to wait for. What has come
+        // meanwhile is reported, because the mark is not raised.
+        if low_water > 1 && gathering.low_water == 1 && rt::now() >= gathering.since + PATIENCE {
+            gathering.gather.paused();
+            gathering.paused = true;
+            return Poll::Pending;
+        }
         gathering.set_low_water(stream, low_water)?;
         if low_water == 1 {
             return Poll::Pending;
@@ -678,4 +683,49 @@ impl<F: Framing> Receiver<F> {
 /// The header at the start of `bytes`; `None` while it is incomplete.
 fn head<F: Framing>(bytes: &[u8]) -> Option<Result<Head, &'static str>> {
     bytes.first_chunk::<HEADER_LEN>().map(|header| F::parse(*header))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use weft_machine::Listener;
+    use weft_machine::sim::Sim;
+
+    use super::*;
+    use crate::nbss::DirectTcp;
+
+    /// Raising the mark, receiving nothing and lowering it again would cost three system calls for each request that took long.
+    #[test]
+    fn nobody_is_waited_for_when_the_last_requests_took_longer_than_the_patience() {
+        Sim::new(1).run(async {
+            let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let (theirs, ours) =
+                futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
+            let (_theirs, ours) = (theirs.unwrap(), Stream::from_socket(ours.unwrap()).unwrap());
+            let mut receiver = Receiver::<DirectTcp>::gathering();
+            let mut cx = Context::from_waker(Waker::noop());
+            let gathering = receiver.gathering.as_mut().unwrap();
+            for i in 0..=64 {
+                gathering.gather.received(4, 480, Time::ZERO + std::time::Duration::from_micros(i));
+            }
+            let mark = gathering.gather.low_water();
+            assert!(mark > 1, "the peer sends crowds");
+            gathering.received(1, 120);
+            rt::sleep(2 * PATIENCE).await;
+            assert!(receiver.poll_gather(&mut cx, &ours).is_pending());
+            let gathering = receiver.gathering.as_mut().unwrap();
+            assert!(gathering.paused && gathering.patience.is_none());
+            assert_eq!(gathering.low_water, 1);
+            // It took no time.
+            gathering.received(1, 120);
+            assert!(receiver.poll_gather(&mut cx, &ours).is_pending());
+            let gathering = receiver.gathering.as_mut().unwrap();
+            assert!(!gathering.paused && gathering.patience.is_some());
+            assert_eq!(gathering.low_water, mark);
+            // What comes ends the patience, so its timer wakes nobody.
+            gathering.received(1, 120);
+            assert!(gathering.patience.is_none());
+        });
+    }
 }

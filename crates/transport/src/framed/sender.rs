@@ -231,10 +231,13 @@ impl Sender {
     ) -> Poll<Result<(), Ending>> {
         self.fresh_bytes = 0;
         let mut result = self.poll_all(cx, stream, pool, more);
-        // The wait may be for a disk; complete messages must not wait with it.
+        // The wait may be for a disk; complete messages must not wait with it. A full socket reports room before it gets to its last
+        // segment, which more bytes fill then.
         if result.is_pending() {
             self.is_warm = false;
-            if let Err(e) = self.hold(stream, false) {
+            if !stream.is_full()
+                && let Err(e) = self.hold(stream, false)
+            {
                 result = Poll::Ready(Err(e));
             }
         }

@@ -372,6 +372,41 @@ fn a_mapped_file_that_shrinks_under_a_batch_is_sent_with_zeros() {
     .unwrap();
 }
 
+/// Two system calls and a short segment each time that the peer has made room would gain nothing: what fills the segment follows.
+#[test]
+fn a_full_socket_keeps_its_last_segment_for_the_rest() {
+    use rustix::net::sockopt::tcp_cork;
+    rt::block_on(async {
+        let (a, b) = streams().await;
+        a.set_buffers(64 << 10, 64 << 10).unwrap();
+        b.set_buffers(64 << 10, 64 << 10).unwrap();
+        let socket = a.fd().unwrap().try_clone_to_owned().unwrap();
+        let a = Nbss::channel(a, Pool::new(64 << 20), Config::default());
+        let b = Nbss::channel(b, Pool::new(64 << 20), Config::default());
+        let content = pattern(1 << 20, 3);
+        let file = File::in_memory("full").unwrap();
+        file.write_at(0, &[Bytes::from(content.clone())]).await.unwrap();
+        a.cork(true);
+        let sendings: Vec<_> = (0..4)
+            .map(|_| {
+                let range = FileRange { file: file.clone(), offset: 0, len: content.len() };
+                a.send(reply(b"head", Payload::File(range)))
+            })
+            .collect();
+        a.cork(false);
+        assert_eq!(a.backlog(), 4, "the peer takes nothing");
+        assert!(tcp_cork(&socket).unwrap());
+        for _ in 0..4 {
+            assert!(next(&b).await[4..] == content[..]);
+        }
+        for sending in sendings {
+            sending.await.unwrap();
+        }
+        assert!(!tcp_cork(&socket).unwrap(), "nothing follows");
+    })
+    .unwrap();
+}
+
 /// The pages may be gone, and fault in only when the worker has ended.
 #[test]
 fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
