@@ -5,6 +5,7 @@ import pathlib
 import struct
 import tempfile
 import threading
+import time
 import unittest
 
 import smb3
@@ -99,11 +100,9 @@ class Buffers(unittest.TestCase):
         link.close()
 
     def test_requests_that_wait_for_changes_keep_no_receive_buffer(self):
-        folder = None
-
         def watch(tree):
-            nonlocal folder
-            folder = folder or tree.open("", access=smb3.GENERIC_READ, options=smb3.DIRECTORY, how=smb3.OPEN)
+            # One open has few watches.
+            folder = tree.open("", access=smb3.GENERIC_READ, options=smb3.DIRECTORY, how=smb3.OPEN)
             return smb3.watching(folder.id, what=0x10) + PADDING
 
         self.fill_with_requests_that_wait(smb3.CHANGE_NOTIFY, watch)
@@ -128,25 +127,19 @@ class Buffers(unittest.TestCase):
             number, message = self.request(tree, smb3.WRITE, writing(file, bytes(LARGE_BYTES)), charge=LARGE_BYTES >> 16)
             clients.append((link, number, smb3.framed(link.sealed(message))))
 
-        def send(part):
-            senders = [threading.Thread(target=link.socket.sendall, args=[part(frame)]) for link, _, frame in clients]
-            for sender in senders:
-                sender.start()
-            for sender in senders:
-                # Some of them may have to wait until the others are answered.
-                sender.join(1)
-            return senders
+        def send(link, frame):
+            link.socket.sendall(frame[:-100])
+            # All buffers are taken by messages that are nearly whole.
+            time.sleep(1)
+            link.socket.sendall(frame[-100:])
 
-        # All messages are received as far as the buffers reach before the first one is whole.
-        begun = send(lambda frame: frame[:-100])
-        for sender, (link, _, frame) in zip(begun, clients):
-            if not sender.is_alive():
-                link.socket.sendall(frame[-100:])
-        for sender, (link, number, frame) in zip(begun, clients):
-            if sender.is_alive():
-                sender.join(20)
-                link.socket.sendall(frame[-100:])
+        senders = [threading.Thread(target=send, args=[link, frame]) for link, _, frame in clients]
+        for sender in senders:
+            sender.start()
+        for link, number, _ in clients:
             self.assertEqual(link.answer(number, 20).status, 0)
+        for sender in senders:
+            sender.join()
         self.check_that_another_client_is_served()
 
     def test_encrypted_answers_that_nobody_reads_leave_room_for_requests(self):

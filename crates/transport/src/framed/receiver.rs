@@ -564,6 +564,11 @@ impl<F: Framing> Receiver<F> {
                 Some(staging) => staging.len().saturating_mul(2).max(STRANGER_STAGING_BYTES),
                 None => STRANGER_STAGING_BYTES,
             };
+            if self.large.is_some() {
+                // What a large message holds never waits for more: its remainder can be received without room for what follows.
+                self.staging = pool.try_alloc(room).or(self.staging.take());
+                return Poll::Ready(());
+            }
             let mut fresh = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
             if let Some(begun) = self.staging.take().filter(|begun| !begun.is_empty()) {
                 fresh.set_len(begun.len());
@@ -587,23 +592,21 @@ impl<F: Framing> Receiver<F> {
         &mut self,
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let Some(staging) = &mut self.staging else {
-            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
-        };
-        let begun = staging.len();
-        match &mut self.large {
-            Some(large) => {
+        match (&mut self.large, &mut self.staging) {
+            (Some(large), staging) => {
                 let filled = large.buf.len();
                 let (frame, _) = large.buf.room().split_at_mut(Large::room(large.len));
-                let behind = staging.room();
+                let behind = staging.as_mut().map_or(&mut [][..], Buf::room);
                 let (behind, _) = behind.split_at_mut(HEAD_BYTES.min(behind.len()));
                 receive(&mut [IoSliceMut::new(frame.split_at_mut(filled).1), IoSliceMut::new(behind)])
             }
-            None => {
+            (None, Some(staging)) => {
+                let begun = staging.len();
                 let (_, free) = staging.room().split_at_mut(begun);
                 let (offered, _) = free.split_at_mut(self.offer.min(free.len()));
                 receive(&mut [IoSliceMut::new(offered)])
             }
+            (None, None) => Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
         }
     }
 
