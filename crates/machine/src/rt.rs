@@ -35,7 +35,7 @@ pub use changes::{ChangeCount, Follower};
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
-pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver, sleep_next};
+pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver};
 pub use spin::SPIN_MAX;
 pub use turn::{YieldIfDue, turn_is_over, yield_if_due};
 

@@ -119,8 +119,6 @@ thread_local! {
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
     /// Waits of this core that may end late.
     static SPIN_INHIBITORS: Cell<usize> = const { Cell::new(0) };
-    /// The next wait of this core may end late.
-    static SLEEPS_NEXT: Cell<bool> = const { Cell::new(false) };
     /// The counters of the loop on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
 }
@@ -173,13 +171,6 @@ impl Drop for SpinInhibitor {
         // During thread exit the counter may already be gone.
         let _ = SPIN_INHIBITORS.try_with(|count| count.set(count.get() - 1));
     }
-}
-
-/// The core's next wait is for somebody whose requests come soon, and who does not mind the time of a wake-up: the core sleeps instead
-/// of spinning, if nothing is polled. It holds for one wait, so that whoever calls this and is idle afterwards takes nothing from
-/// others.
-pub fn sleep_next() {
-    SLEEPS_NEXT.set(true);
 }
 
 /// A task's future that counts its polls, and waits for its turn if they are long.
@@ -417,8 +408,7 @@ impl<'a> Core<'a> {
 
     /// The busy-poll phase, which checks everything at least once; true if there is something to run.
     fn spin(&mut self) -> bool {
-        let may_wait = SLEEPS_NEXT.take() || SPIN_INHIBITORS.get() > 0;
-        let hurry = !may_wait || poller::any();
+        let hurry = SPIN_INHIBITORS.get() == 0 || poller::any();
         let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);

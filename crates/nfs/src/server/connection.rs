@@ -212,13 +212,9 @@ impl Held {
         std::mem::take(&mut self.replies)
     }
 
-    /// Before the connection waits for its next request.
+    /// The connection waits for its next request.
     fn pause(&mut self) {
         self.crowd = 0;
-        // To be woken costs less than to poll for as long as a large request takes to come.
-        if self.deep > 0 {
-            rt::sleep_next();
-        }
     }
 }
 
