@@ -572,6 +572,15 @@ impl Stream {
         }
     }
 
+    /// Waits until the peer has closed or reset the connection, without receiving what it sent before: for whoever cannot
+    /// receive at present. Data that arrives may wake the task as well.
+    pub fn poll_hangup(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.0 {
+            Kind::Real(stream) => stream.poll_hangup(cx),
+            Kind::Sim(stream) => stream.poll_hangup(cx),
+        }
+    }
+
     /// The available bytes are not enough: [`Stream::poll_readable`] waits for events from now on. Set the low-water mark
     /// afterwards, even to the value that it has: what the kernel has reported already, such as a full buffer, it reports
     /// again only then.

@@ -8,6 +8,7 @@
 // No input from the network is used as an unchecked index, and every sum that may overflow states the outcome.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
+pub mod arriving;
 mod channel;
 pub mod datagram;
 mod framed;

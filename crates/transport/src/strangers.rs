@@ -4,9 +4,12 @@
 //! log-on) comes from a separate budget, grows only as bytes arrive, and has a time limit. The protocol decides when a
 //! peer is identified ([`crate::Channel::authenticated`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_machine::{Pool, Time};
+
+use crate::arriving::Arriving;
 
 /// Longest message of a peer before it has logged on over SMB: NEGOTIATE and SESSION_SETUP with a Kerberos ticket
 /// (itself limited to 64 KiB, [MS-KILE]) fit, and a flood of them stays small.
@@ -25,11 +28,15 @@ const MIN_RATE: u64 = 4 << 10;
 /// How often deadlines are checked while there is one.
 pub(crate) const TICK: Duration = Duration::from_secs(5);
 
-/// The terms for peers that are not identified yet.
+/// The terms for peers that are not identified yet, and the memory for their messages afterwards.
 #[derive(Clone, Debug)]
 pub struct Strangers {
     /// The source of their buffers.
     pub pool: Pool,
+    /// The source of buffers for their messages once they are identified.
+    pub identified: Pool,
+    /// What they hold of it for messages that have not arrived in full.
+    pub arriving: Arc<Arriving>,
     /// Longest message in bytes.
     pub max_message: usize,
     /// How long they may remain unidentified.

@@ -1,12 +1,13 @@
 //! Accept loops: each new connection goes to a core and stays there. A loop owns its listening socket, makes a
 //! channel of each connection and hands it to a service; it speaks no protocol itself.
 
+mod holders;
 mod known;
 pub(crate) mod memory;
 mod notice;
 pub(crate) mod quota;
+mod shortage;
 pub(crate) mod unix;
-mod unread;
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -25,7 +26,7 @@ use weft_transport::strangers::{self, Strangers};
 use weft_transport::{Channel, Error, datagram, nbss, record, rpcrdma, smbd};
 
 use self::known::Placed;
-use self::memory::{Member, Memory};
+use self::memory::{Member, Memory, Withheld};
 use self::quota::{Quotas, Service, Slot};
 
 /// What a service does with one connection, on the core that owns it.
@@ -162,6 +163,8 @@ impl Acceptor {
                                 let config = nbss::Config { gather: true, ..Default::default() };
                                 let terms = Strangers {
                                     pool: member.strangers.clone(),
+                                    identified: member.incoming(),
+                                    arriving: member.arriving(),
                                     max_message: strangers::LOGON_MESSAGE,
                                     limit: strangers::LOGON,
                                 };
@@ -171,6 +174,8 @@ impl Acceptor {
                                 let config = record::Config { gather: true, ..Default::default() };
                                 let terms = Strangers {
                                     pool: member.strangers.clone(),
+                                    identified: member.incoming(),
+                                    arriving: member.arriving(),
                                     // A client that reconnects may first repeat its longest WRITE.
                                     max_message: config.max_message,
                                     limit: strangers::FIRST_CALL,
@@ -375,12 +380,15 @@ async fn converse(channel: Rc<dyn Channel>, slot: Rc<Slot>, member: Member, serv
     let placed = Rc::new(Placed { channel: channel.clone(), slot: slot.clone(), member });
     let serving = pin!(serve(placed.clone()));
     let displaced = poll_fn(|cx| slot.poll_notice(cx).map(|()| evicted));
-    let unread = poll_fn(|cx| placed.member.poll_notice(cx).map(|()| did_not_read));
+    let withholds = poll_fn(|cx| placed.member.poll_notice(cx));
     slot.serve();
-    if let Either::Right((told, serving)) = select(serving, select(displaced, unread)).await {
+    if let Either::Right((told, serving)) = select(serving, select(displaced, withholds)).await {
         match told {
             Either::Left((say, _)) => say(channel.peer()),
-            Either::Right((say, _)) => say(channel.peer()),
+            Either::Right((Withheld::Answers, _)) => did_not_read(channel.peer()),
+            Either::Right((Withheld::Message { held_bytes }, _)) => {
+                did_not_finish(channel.peer(), held_bytes)
+            }
         }
         channel.close();
         serving.await;
@@ -391,8 +399,17 @@ async fn converse(channel: Rc<dyn Channel>, slot: Rc<Slot>, member: Member, serv
 fn did_not_read(peer: Peer) {
     static UNREAD: LogLimit = LogLimit::new();
     if let Some(left_out) = UNREAD.pass(rt::now()) {
-        let patience = unread::PATIENCE.as_secs();
+        let patience = holders::PATIENCE.as_secs();
         tracing::warn!(%peer, "closed: it has read none of its answers for {patience} s, and other connections need their memory{left_out}");
+    }
+}
+
+/// Logs a closed connection: others wait for the memory of its message.
+fn did_not_finish(peer: Peer, held_bytes: usize) {
+    static UNFINISHED: LogLimit = LogLimit::new();
+    if let Some(left_out) = UNFINISHED.pass(rt::now()) {
+        let held_kib = held_bytes >> 10;
+        tracing::warn!(%peer, "closed: its message arrives slowly, and other connections need the {held_kib} KiB that it holds{left_out}");
     }
 }
 

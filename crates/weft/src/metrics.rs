@@ -240,6 +240,8 @@ fn server(page: &mut Page, facts: &Facts<'_>) {
     page.family(&f::POOL_USED).sample(&[], pool.in_use_bytes() as f64);
     page.family(&f::POOL_RESIDENT).sample(&[], pool.resident_bytes() as f64);
     page.family(&f::POOL_WAITING).sample(&[], pool.waiting() as f64);
+    let closed = crate::listen::memory::TOLD.total();
+    page.family(&f::POOL_CLOSED).sample(&[], closed as f64);
     let stalls = weft_transport::smbd::engine::CREDIT_STALLS.total();
     page.family(&f::CREDIT_STALLS).sample(&[], stalls as f64);
     page.family(&f::RPC_CREDITS).sample(&[], rpcrdma::CREDITS_GRANTED.now() as f64);

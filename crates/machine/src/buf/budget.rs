@@ -5,6 +5,10 @@
 //! requests are served in order of arrival: the first one parked at a share reserves what becomes free there, so small
 //! requests do not starve a large one. A request that waits for its own share does not hold up others elsewhere.
 //!
+//! Small requests ([`SMALL_BYTES`]) that fit into what is free pass a large one, because the memory that it lacks may
+//! stay in use for long. Together they pass it with at most [`PASSES`] times its own size. Afterwards everything that
+//! becomes free is its own.
+//!
 //! A share may be divided fairly: no part of it holds more than is still free of it, as switches divide the memory of
 //! their ports ("dynamic thresholds", Choudhury and Hahne). A request that exceeds that limit waits for its own share,
 //! and memory that becomes free goes to the part that holds least: a part that holds much never delays one that holds
@@ -24,6 +28,10 @@ use super::cache::Caches;
 pub(super) const ROOT: usize = 0;
 /// After every waiting request.
 const LAST: u64 = u64::MAX;
+/// The longest request that passes larger ones: room for small messages, or for a WRITE of 64 KiB.
+const SMALL_BYTES: usize = 128 << 10;
+/// How often small requests may take the size of the request that they pass, before it reserves what becomes free.
+const PASSES: usize = 4;
 
 struct Share {
     limit_bytes: usize,
@@ -38,8 +46,19 @@ struct Share {
     /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, for the whole pool,
     /// the system has no memory for a slab).
     waiting: BTreeSet<u64>,
+    /// The small ones of them.
+    small: BTreeSet<u64>,
+    /// How much smaller requests have taken past a waiting one. Void if another one waits first.
+    passed: Passed,
     /// How it is divided among its parts.
     division: Division,
+}
+
+/// What was taken past a request.
+#[derive(Clone, Copy, Default)]
+struct Passed {
+    id: u64,
+    bytes: usize,
 }
 
 /// How a share is divided among its parts, the shares whose parent it is.
@@ -52,8 +71,17 @@ enum Division {
 
 impl Share {
     fn new(limit_bytes: usize, parent: Option<usize>) -> Share {
-        let (waiting, division) = (BTreeSet::new(), Division::ByLimits);
-        Share { limit_bytes, in_use_bytes: 0, given_back_bytes: 0, parent, holders: 1, waiting, division }
+        Share {
+            limit_bytes,
+            in_use_bytes: 0,
+            given_back_bytes: 0,
+            parent,
+            holders: 1,
+            waiting: BTreeSet::new(),
+            small: BTreeSet::new(),
+            passed: Passed::default(),
+            division: Division::ByLimits,
+        }
     }
 
     fn free_bytes(&self) -> usize {
@@ -158,6 +186,11 @@ impl Budget {
     /// How many requests wait.
     pub(super) fn waiting(&self) -> usize {
         self.shares.iter().map(|(_, share)| share.waiting.len()).sum()
+    }
+
+    /// The number of the request that has waited longest.
+    pub(super) fn oldest_waiting(&self) -> Option<u64> {
+        self.shares.iter().filter_map(|(_, share)| share.waiting.first()).min().copied()
     }
 
     /// The peak of the whole pool since the last call.
@@ -285,7 +318,8 @@ impl Budget {
 
     // ---- taking and giving ----
 
-    /// The first share, from `share` up, that `bytes` more would exceed, or where a request older than `id` waits.
+    /// The first share, from `share` up, that `bytes` more would exceed, or where a request older than `id` waits that
+    /// it must not pass.
     fn blocked_at(&self, share: usize, bytes: usize, id: u64) -> Option<usize> {
         let mut next = Some(share);
         // Other shares leave the reserve alone. Requests within the reserve do not queue behind others.
@@ -296,7 +330,10 @@ impl Budget {
                 within = share.in_use_bytes + bytes <= reserve.bytes;
                 withheld = 0;
             }
-            let first = share.waiting.first().is_some_and(|first| *first < id);
+            let first = share
+                .waiting
+                .first()
+                .is_some_and(|first| *first < id && !self.passes(share, *first, bytes, id));
             let free = self.allowance(share) - if at == ROOT { withheld } else { 0 };
             if first && !(within && at == ROOT) || free < bytes {
                 return Some(at);
@@ -304,6 +341,14 @@ impl Budget {
             next = share.parent;
         }
         None
+    }
+
+    /// Whether request `id` goes before the older request `first` of this share.
+    fn passes(&self, share: &Share, first: u64, bytes: usize, id: u64) -> bool {
+        let passed_bytes = if share.passed.id == first { share.passed.bytes } else { 0 };
+        let most_bytes = self.requests.get(&first).map_or(0, |request| request.bytes.saturating_mul(PASSES));
+        let is_next = share.small.first().is_none_or(|small| *small >= id);
+        bytes <= SMALL_BYTES && is_next && passed_bytes + bytes <= most_bytes
     }
 
     /// What a share may take in addition, according to its own limit and its parent's division.
@@ -321,11 +366,20 @@ impl Budget {
         unused.min(root.limit_bytes - root.in_use_bytes)
     }
 
-    fn charge(&mut self, share: usize, bytes: usize) {
+    /// Charges what request `id` takes, also to the requests that it passes.
+    fn charge(&mut self, share: usize, bytes: usize, id: u64) {
         let mut next = Some(share);
         while let Some(at) = next {
+            // What is taken of a reserve is not missing elsewhere.
+            let within = at == ROOT
+                && !self.shares[ROOT].waiting.is_empty()
+                && self.reserve.is_some_and(|reserve| self.is_below(share, reserve.share));
             let share = &mut self.shares[at];
             share.in_use_bytes += bytes;
+            if let Some(first) = share.waiting.first().copied().filter(|first| *first < id && !within) {
+                let before = if share.passed.id == first { share.passed.bytes } else { 0 };
+                share.passed = Passed { id: first, bytes: before + bytes };
+            }
             next = share.parent;
         }
         self.peak_bytes = self.peak_bytes.max(self.shares[ROOT].in_use_bytes);
@@ -360,7 +414,7 @@ impl Budget {
         if !self.collect_for(share, bytes, caches) {
             return None;
         }
-        self.charge(share, bytes);
+        self.charge(share, bytes, LAST);
         let piece = self.block(order, caches);
         if piece.is_none() {
             self.discharge(share, bytes);
@@ -378,7 +432,7 @@ impl Budget {
         if !self.collect_for(share, bytes_of(orders), caches) {
             return None;
         }
-        self.take_all(share, orders, caches)
+        self.take_all(share, orders, LAST, caches)
     }
 
     /// A block, from a new slab if the others have no gap for it. The caches may hold exactly the blocks that would
@@ -391,10 +445,10 @@ impl Budget {
         self.arena.take(order).or_else(|| self.arena.take_of_new(order))
     }
 
-    /// Takes blocks that every share allows; none if the system has no memory for a slab.
-    fn take_all(&mut self, share: usize, orders: &[u8], caches: &Caches) -> Option<Vec<Piece>> {
+    /// Takes blocks that every share allows to request `id`; none if the system has no memory for a slab.
+    fn take_all(&mut self, share: usize, orders: &[u8], id: u64, caches: &Caches) -> Option<Vec<Piece>> {
         let bytes = bytes_of(orders);
-        self.charge(share, bytes);
+        self.charge(share, bytes, id);
         let mut pieces = Vec::with_capacity(orders.len());
         for order in orders {
             match self.block(*order, caches) {
@@ -481,7 +535,8 @@ impl Budget {
         }
     }
 
-    /// Grants what has become possible at `share` and its ancestors, in order.
+    /// Grants what has become possible at `share` and its ancestors, in order; then to the small requests that fit into
+    /// the remainder.
     pub(super) fn serve(&mut self, share: usize, caches: &Caches, wakers: &mut Wakers) {
         let mut next = Some(share);
         while let Some(at) = next {
@@ -490,14 +545,32 @@ impl Budget {
                     break;
                 }
             }
+            self.serve_small(at, caches, wakers);
             // Memory that became free also raises what each part may hold.
             while let Some((id, part)) = self.least_of_hungry(at) {
                 if !self.advance(id, part, caches, wakers) {
                     break;
                 }
             }
+            for part in self.hungry_for_little(at) {
+                self.serve_small(part, caches, wakers);
+            }
             next = self.shares[at].parent;
         }
+    }
+
+    fn serve_small(&mut self, at: usize, caches: &Caches, wakers: &mut Wakers) {
+        while let Some(id) = self.shares[at].small.first().copied() {
+            if !self.advance(id, at, caches, wakers) {
+                break;
+            }
+        }
+    }
+
+    /// The parts of a fairly divided share in which small requests wait.
+    fn hungry_for_little(&self, share: usize) -> Vec<usize> {
+        let Division::Fair { hungry } = &self.shares[share].division else { return Vec::new() };
+        hungry.iter().copied().filter(|part| !self.shares[*part].small.is_empty()).collect()
     }
 
     /// The request of the part of `share` that holds least, if the share is divided fairly: memory that becomes free
@@ -512,8 +585,8 @@ impl Budget {
         hungry.iter().filter_map(first).min().map(|(_, id, part)| (id, part))
     }
 
-    /// Grants request `id`, the first one parked at share `at`, or parks it where it is blocked now; false if it stays
-    /// here.
+    /// Grants request `id`, the first one or the first small one parked at share `at`, or parks it where it is blocked
+    /// now; false if it stays here.
     fn advance(&mut self, id: u64, at: usize, caches: &Caches, wakers: &mut Wakers) -> bool {
         let Some(Request { share, bytes, .. }) = self.requests.get(&id) else { return false };
         let (share, bytes) = (*share, *bytes);
@@ -527,7 +600,7 @@ impl Budget {
         }
         let orders = self.requests.get_mut(&id).map(|request| std::mem::take(&mut request.orders));
         let orders = orders.unwrap_or_default();
-        let Some(pieces) = self.take_all(share, &orders, caches) else {
+        let Some(pieces) = self.take_all(share, &orders, id, caches) else {
             if let Some(request) = self.requests.get_mut(&id) {
                 request.orders = orders;
             }
@@ -550,14 +623,20 @@ impl Budget {
 
     /// Parks request `id` at share `at`.
     fn park(&mut self, id: u64, at: usize) {
-        self.shares[at].waiting.insert(id);
+        let is_small = self.requests.get(&id).is_some_and(|request| request.bytes <= SMALL_BYTES);
+        let share = &mut self.shares[at];
+        share.waiting.insert(id);
+        if is_small {
+            share.small.insert(id);
+        }
         self.note_hungry(at, true);
     }
 
     fn unpark(&mut self, id: u64, at: usize) {
-        let waiting = &mut self.shares[at].waiting;
-        waiting.remove(&id);
-        if waiting.is_empty() {
+        let share = &mut self.shares[at];
+        share.waiting.remove(&id);
+        share.small.remove(&id);
+        if share.waiting.is_empty() {
             self.note_hungry(at, false);
         }
     }

@@ -143,6 +143,12 @@ impl Pool {
         self.memory().lock().waiting()
     }
 
+    /// The number of the request that has waited longest, in the whole pool: if it does not change, this request still
+    /// waits.
+    pub fn oldest_waiting(&self) -> Option<u64> {
+        self.memory().lock().oldest_waiting()
+    }
+
     /// An empty buffer with room for `capacity` bytes, or `None` if the share or the pool is at its limit or others
     /// already wait.
     ///
@@ -168,7 +174,8 @@ impl Pool {
         Some(self.wrap_all(pieces))
     }
 
-    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing. Requests are served in order.
+    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing. Requests are served in order, except
+    /// that small ones pass large ones for a while.
     pub async fn alloc(&self, capacity: usize) -> Buf {
         let mut waiting = Waiting::default();
         std::future::poll_fn(|cx| self.poll_alloc(cx, capacity, &mut waiting)).await

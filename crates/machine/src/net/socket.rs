@@ -167,6 +167,10 @@ impl Stream {
         self.fd.poll_readable(cx)
     }
 
+    pub(super) fn poll_hangup(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.fd.poll_over(cx)
+    }
+
     pub(super) fn waiting_bytes(&self) -> io::Result<usize> {
         if !self.tcp {
             return Ok(usize::MAX);

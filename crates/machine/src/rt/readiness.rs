@@ -54,9 +54,11 @@ impl Direction {
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.ready.get() {
-            return Poll::Ready(());
-        }
+        if self.ready.get() { Poll::Ready(()) } else { self.wait(cx) }
+    }
+
+    /// The next edge wakes the task.
+    fn wait(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waker = self.waker.borrow_mut();
         match &mut *waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -186,6 +188,12 @@ impl<T: AsFd> Registered<T> {
     /// Ready if an attempt to receive may succeed. Of several waiting tasks only the last one is woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.known.read.poll(cx)
+    }
+
+    /// Ready if the peer sends no more, or the socket has failed. Otherwise any edge wakes the task.
+    pub(crate) fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let read = &self.known.read;
+        if read.over.get() { Poll::Ready(()) } else { read.wait(cx) }
     }
 
     /// Ready if an attempt to send may succeed.

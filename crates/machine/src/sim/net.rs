@@ -170,6 +170,16 @@ impl Stream {
         }
     }
 
+    pub(crate) fn poll_hangup(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = world().now();
+        let mut pipe = lock(&self.rx);
+        if pipe.read_shut || [pipe.end, pipe.reset].into_iter().flatten().any(|at| at <= now) {
+            return Poll::Ready(());
+        }
+        pipe.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     pub(crate) fn try_send(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let world = world();
         let offered: usize = from.iter().map(|slice| slice.len()).sum();

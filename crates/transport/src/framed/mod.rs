@@ -232,7 +232,7 @@ impl<F: Framing> Inner<F> {
                 Terms { pool: &terms.pool, max_message, stranger: true, wary: true }
             }
             terms => Terms {
-                pool: &self.pool,
+                pool: terms.as_ref().map_or(&self.pool, |terms| &terms.identified),
                 max_message: self.max_message,
                 stranger: false,
                 wary: terms.is_some(),
@@ -272,7 +272,15 @@ impl<F: Framing> Inner<F> {
                 if std::mem::take(&mut tx.corked) {
                     tx.drain(&self.stream, &self.pool, false);
                 }
-                if tx.closing { Poll::Ready(Ok(None)) } else { Poll::Pending }
+                if tx.closing {
+                    // Running requests may go on for long, and others may wait for this memory.
+                    receiver.abandon();
+                    return Poll::Ready(Ok(None));
+                }
+                if let Some(terms) = &self.strangers {
+                    terms.arriving.note(receiver.arrived());
+                }
+                Poll::Pending
             }
         }
     }
@@ -339,6 +347,9 @@ impl<F: Framing> Future for Receiving<'_, F> {
 impl<F: Framing> Drop for Receiving<'_, F> {
     fn drop(&mut self) {
         self.0.reading.set(false);
+        if let Some(terms) = &self.0.strangers {
+            terms.arriving.pause();
+        }
     }
 }
 

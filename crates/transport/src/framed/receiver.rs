@@ -19,6 +19,7 @@ use weft_machine::{Buf, Pool, Stream, Time, buf, recorder, rt};
 
 use super::gather::{Gather, PATIENCE};
 use super::{Framing, HEADER_LEN, Head};
+use crate::arriving::Arrived;
 use crate::channel::Ending;
 
 /// Room for small messages of a busy channel: 30 READ replies of 8 KiB, or 2000 requests.
@@ -285,11 +286,11 @@ impl<F: Framing> Receiver<F> {
                 return Poll::Ready(Ok(body));
             }
             if let Some(bytes) = self.room_wanted {
-                self.starved = true;
-                let room = ready!(terms.pool.poll_alloc(cx, bytes, &mut self.waiting));
-                self.starved = false;
-                self.room_wanted = None;
-                self.begun.get_or_insert_default().move_to(room);
+                let room = terms.pool.poll_alloc(cx, bytes, &mut self.waiting);
+                if let Some(room) = ready!(self.poll_starved(cx, stream, terms, room)) {
+                    self.room_wanted = None;
+                    self.begun.get_or_insert_default().move_to(room);
+                }
                 continue;
             }
             if let Some(ending) = &self.ended {
@@ -303,9 +304,10 @@ impl<F: Framing> Receiver<F> {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(e)) => Err(e),
                 Poll::Ready(Ok(())) => {
-                    self.starved = true;
-                    ready!(self.poll_room(cx, terms));
-                    self.starved = false;
+                    let room = self.poll_room(cx, terms);
+                    if ready!(self.poll_starved(cx, stream, terms, room)).is_none() {
+                        continue;
+                    }
                     match self.poll_fill(|into| stream.poll_recv(cx, into)) {
                         Poll::Pending if terms.stranger => {
                             // An idle connection holds no memory.
@@ -337,6 +339,39 @@ impl<F: Framing> Receiver<F> {
                 Err(e) => self.ended = Some(Ending::Io(e.kind())),
             }
         }
+    }
+
+    /// Waits for memory: passes on what `polled` has, or `None` if the client has gone meanwhile. Nothing is received in
+    /// this state, so its end would not be noticed otherwise: it would keep its place in the queue, and its requests
+    /// their memory, for which it may itself wait.
+    fn poll_starved<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+        terms: Terms<'_>,
+        polled: Poll<T>,
+    ) -> Poll<Option<T>> {
+        self.starved = polled.is_pending();
+        match polled {
+            Poll::Ready(room) => Poll::Ready(Some(room)),
+            // What a server has sent before it left is still of use to its client.
+            Poll::Pending if terms.wary && stream.poll_hangup(cx).is_ready() => {
+                self.ended = Some(self.end_of_stream());
+                self.abandon();
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Gives back all memory: nothing is received any more.
+    pub(super) fn abandon(&mut self) {
+        self.ended.get_or_insert(Ending::Local);
+        self.starved = false;
+        self.waiting.leave();
+        (self.finished, self.ready) = (None, Bytes::new());
+        (self.begun, self.room_wanted) = (None, None);
+        (self.staging, self.large, self.wanted) = (None, None, None);
     }
 
     /// The socket has nothing, or less than its low-water mark: waits for more, but not without end.
@@ -459,6 +494,14 @@ impl<F: Framing> Receiver<F> {
         self.starved && !self.waiting.is_empty()
     }
 
+    /// What a message that has not arrived in full holds, and what has been received.
+    pub(super) fn arrived(&self) -> Arrived {
+        let large_bytes = self.large.as_ref().map_or(0, |large| large.buf.capacity());
+        let begun_bytes = self.begun.as_ref().map_or(0, Begun::capacity);
+        let held_bytes = large_bytes.saturating_add(begun_bytes);
+        Arrived { held_bytes, received_bytes: self.raw_bytes, messages: self.messages }
+    }
+
     /// Bytes received, and messages delivered.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.raw_bytes, self.messages)
@@ -564,12 +607,14 @@ impl<F: Framing> Receiver<F> {
                 Some(staging) => staging.len().saturating_mul(2).max(STRANGER_STAGING_BYTES),
                 None => STRANGER_STAGING_BYTES,
             };
-            if self.large.is_some() {
-                // What a large message holds never waits for more: its remainder can be received without room for what follows.
-                self.staging = pool.try_alloc(room).or(self.staging.take());
-                return Poll::Ready(());
-            }
-            let mut fresh = ready!(pool.poll_alloc(cx, room, &mut self.waiting));
+            let mut fresh = match &self.large {
+                None => ready!(pool.poll_alloc(cx, room, &mut self.waiting)),
+                // It goes on without, because others may wait for the memory that it holds.
+                Some(_) => match pool.try_alloc(room) {
+                    Some(fresh) => fresh,
+                    None => return Poll::Ready(()),
+                },
+            };
             if let Some(begun) = self.staging.take().filter(|begun| !begun.is_empty()) {
                 fresh.set_len(begun.len());
                 buf::copy(&mut fresh, &begun);
@@ -596,17 +641,17 @@ impl<F: Framing> Receiver<F> {
             (Some(large), staging) => {
                 let filled = large.buf.len();
                 let (frame, _) = large.buf.room().split_at_mut(Large::room(large.len));
-                let behind = staging.as_mut().map_or(&mut [][..], Buf::room);
+                let behind = staging.as_mut().map(Buf::room).unwrap_or_default();
                 let (behind, _) = behind.split_at_mut(HEAD_BYTES.min(behind.len()));
                 receive(&mut [IoSliceMut::new(frame.split_at_mut(filled).1), IoSliceMut::new(behind)])
             }
+            (None, None) => Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
             (None, Some(staging)) => {
                 let begun = staging.len();
                 let (_, free) = staging.room().split_at_mut(begun);
                 let (offered, _) = free.split_at_mut(self.offer.min(free.len()));
                 receive(&mut [IoSliceMut::new(offered)])
             }
-            (None, None) => Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
         }
     }
 

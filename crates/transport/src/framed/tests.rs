@@ -1,5 +1,7 @@
 //! What unidentified peers cost, and how long they are waited for.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt;
 use weft_machine::sim::{Cut, CutHow, Faults, Side, Sim};
 use weft_machine::{Listener, Time};
@@ -22,7 +24,13 @@ async fn strange_over(prepare: impl FnOnce(&Stream)) -> (Rc<dyn Channel>, Pool, 
     let ours = Stream::from_socket(ours.unwrap()).unwrap();
     prepare(&ours);
     let (pool, strangers) = (Pool::new(POOL_BYTES), Pool::new(POOL_BYTES));
-    let terms = Strangers { pool: strangers.clone(), max_message: LOGON_MESSAGE, limit: LOGON };
+    let terms = Strangers {
+        pool: strangers.clone(),
+        identified: pool.clone(),
+        arriving: Arc::default(),
+        max_message: LOGON_MESSAGE,
+        limit: LOGON,
+    };
     let config = Config { gather: true, ..Config::default() };
     let channel = Nbss::of_stranger(ours, pool.clone(), config, terms);
     (channel, pool, strangers, theirs.unwrap())
@@ -156,6 +164,74 @@ fn a_channel_that_waits_for_memory_and_not_for_its_peer_says_so() {
         let (received, ()) = futures_util::join!(channel.recv(), sent);
         assert_eq!(received.unwrap().unwrap().body, body);
         assert!(!channel.waits_for_memory());
+    })
+    .unwrap();
+}
+
+/// A channel whose peer has sent more than half of a message, for which there is no memory.
+async fn starved() -> (Rc<dyn Channel>, Pool, Vec<Buf>, Stream) {
+    let (channel, pool, _, peer) = strange().await;
+    channel.authenticated();
+    takes_nothing_whole(&channel).await;
+    let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(MAX_STAGING)).collect();
+    peer.send_all(&[header(1 << 20), Bytes::from(vec![7; 600_000])]).await.unwrap();
+    rt::sleep(Duration::from_millis(5)).await;
+    takes_nothing_whole(&channel).await;
+    assert!(channel.waits_for_memory() && pool.waiting() == 1);
+    (channel, pool, held, peer)
+}
+
+#[test]
+fn a_client_that_leaves_while_its_message_waits_for_memory_is_noticed() {
+    // Closing with unread bytes is a reset.
+    for unread in [false, true] {
+        rt::block_on(async {
+            let (channel, pool, held, peer) = starved().await;
+            if unread {
+                channel.send(Outgoing::bytes("an answer")).await.unwrap();
+                rt::sleep(Duration::from_millis(5)).await;
+            }
+            drop(peer);
+            let ended = rt::timeout(Duration::from_secs(5), channel.recv()).await;
+            assert!(matches!(ended.expect("its end is noticed"), Err(Error::Io(_))));
+            assert_eq!(pool.waiting(), 0, "its place in the queue is free");
+            drop(held);
+            assert_eq!(pool.in_use_bytes(), 0, "and so is what it held");
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_simulated_client_that_leaves_while_its_message_waits_for_memory_is_noticed() {
+    for at_byte in [700_004, 1 << 20] {
+        for how in [CutHow::Reset, CutHow::Close] {
+            let cuts = vec![Cut { connection: 0, side: Side::Dialer, at_byte, how }];
+            let faults = Faults { cuts, socket_buffer_bytes: 2 << 20, ..Faults::default() };
+            Sim::new(6).faults(faults).run(async {
+                let (channel, pool, held, peer) = starved().await;
+                let _ = peer.send_all(&[Bytes::from(vec![7; 500_000])]).await;
+                assert!(channel.recv().await.is_err(), "{how:?}");
+                assert_eq!(pool.waiting(), 0);
+                drop(held);
+                assert_eq!(pool.in_use_bytes(), 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_is_told_to_close_gives_back_what_a_message_has_that_has_not_arrived() {
+    rt::block_on(async {
+        let (channel, pool, _, peer) = strange().await;
+        channel.authenticated();
+        peer.send_all(&[header(4 << 20), Bytes::from(vec![7; 600_000])]).await.unwrap();
+        rt::sleep(Duration::from_millis(5)).await;
+        takes_nothing_whole(&channel).await;
+        assert!(pool.in_use_bytes() >= 4 << 20);
+        channel.close();
+        assert!(channel.recv().await.unwrap().is_none());
+        assert_eq!(pool.in_use_bytes(), 0, "although the channel still lives");
     })
     .unwrap();
 }

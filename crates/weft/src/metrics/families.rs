@@ -144,6 +144,8 @@ families! {
         "Memory of the system that payload buffers occupy, in use or kept.";
     POOL_WAITING: "weft_pool_waiting", Gauge, "", [],
         "Requests that wait for a payload buffer.";
+    POOL_CLOSED: "weft_pool_connections_closed", Counter, "", [],
+        "Connections that were closed because others waited for the payload buffers that they held.";
     CREDIT_STALLS: "weft_smb_direct_credit_stalls", Counter, "", [],
         "How often a message had to wait for a send credit of an SMB Direct client.";
     RPC_CREDITS: "weft_rpc_rdma_credits_granted", Gauge, "", [],

@@ -15,22 +15,59 @@ fn an_empty_pool_makes_the_request_wait() {
 }
 
 #[test]
-fn small_requests_do_not_overtake_a_large_one() {
+fn a_small_request_passes_a_large_one_that_what_is_free_does_not_suffice_for() {
     let pool = Pool::new(MAX_BUF);
     let mut quarters: Vec<Buf> = (0..4).map(|_| pool.try_alloc(MAX_BUF / 4).unwrap()).collect();
     let mut large = Waiter::new(&pool, &[MAX_BUF / 2]);
-    let mut small = Waiter::new(&pool, &[MIN_BUF]);
+    let mut medium = Waiter::new(&pool, &[MAX_BUF / 8]);
+    let mut small = [(); 2].map(|()| Waiter::new(&pool, &[MIN_BUF]));
+    assert!(large.poll().is_none() && medium.poll().is_none());
+    assert!(small.iter_mut().all(|small| small.poll().is_none()));
+    quarters.pop();
+    assert_eq!(small.each_ref().map(Waiter::woken), [1, 1]);
+    assert!(pool.try_alloc(MIN_BUF).is_some(), "one that comes later too");
+    assert!(pool.try_alloc(MAX_BUF / 8).is_none(), "the remainder is reserved for the first");
+    assert_eq!((large.woken(), medium.woken()), (0, 0), "nobody is woken for nothing");
+    let small = small.map(|mut small| small.poll().unwrap());
+    quarters.pop();
+    assert_eq!(large.woken(), 0, "what the small ones hold is missing");
+    drop(small);
+    assert_eq!((large.woken(), medium.woken()), (1, 0));
+    quarters.pop();
+    assert!(large.poll().is_some() && medium.poll().is_some());
+}
+
+#[test]
+fn small_requests_without_end_do_not_starve_a_large_one() {
+    const SMALL: usize = 64 << 10;
+    let pool = Pool::new(MAX_BUF);
+    // A quarter is free, which does not suffice.
+    let mut rest: Vec<Buf> = (0..3).map(|_| pool.try_alloc(MAX_BUF / 4).unwrap()).collect();
+    let mut large = Waiter::new(&pool, &[MAX_BUF / 2]);
     assert!(large.poll().is_none());
-    assert!(small.poll().is_none());
-    quarters.pop();
-    assert!(pool.try_alloc(1).is_none(), "what is free is reserved for the first");
-    assert!(small.poll().is_none());
-    assert_eq!((large.woken(), small.woken()), (0, 0), "nobody is woken for nothing");
-    quarters.pop();
-    assert_eq!((large.woken(), small.woken()), (1, 0));
-    quarters.pop();
-    assert_eq!(small.woken(), 1);
-    assert!(large.poll().is_some() && small.poll().is_some());
+    let mut held = std::collections::VecDeque::new();
+    let mut passed_bytes = 0;
+    let mut last = loop {
+        if held.len() == 4 {
+            held.pop_front();
+        }
+        let mut small = Waiter::new(&pool, &[SMALL]);
+        match small.poll() {
+            Some(buf) => held.push_back(buf),
+            None => break small,
+        }
+        passed_bytes += SMALL;
+        assert!(passed_bytes <= 4 * MAX_BUF / 2, "the large one starves");
+    };
+    assert_eq!(passed_bytes, 4 * MAX_BUF / 2, "they pass it that often");
+    // Now everything that becomes free is for the large one, and then the small one has its turn.
+    held.clear();
+    assert_eq!((large.woken(), last.woken()), (0, 0));
+    rest.pop();
+    assert_eq!((large.woken(), last.woken()), (1, 0));
+    rest.pop();
+    assert_eq!(last.woken(), 1);
+    assert!(large.poll().is_some() && last.poll().is_some());
 }
 
 #[test]
