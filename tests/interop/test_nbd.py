@@ -25,7 +25,8 @@ class Volumes(weft.Process):
         self.state = self.folder / "state"
         self.socket = self.folder / "nbd.sock"
         for name, create in volumes.items():
-            self.weft("volume", "create", name, *[str(word).format(folder=folder) for word in create])
+            names = {"folder": folder, "image": self.folder.name}
+            self.weft("volume", "create", name, *[str(word).format(**names) for word in create])
         command = [
             weft.WEFT, "serve", "--json", "--nbd-port", "0", "--nbd-socket", self.socket, "--state-dir", self.state, *options,
         ]
@@ -70,6 +71,9 @@ KINDS = {
     "ram": ["--size", "64M", "--ram"],
     "taken": ["--size", "64M", "--ram", "--allocate"],
 }
+# `make test-ceph` runs these tests with an image of its cluster as well.
+if ceph := os.environ.get("WEFT_TEST_CEPH"):
+    KINDS["rbd"] = ["--size", "64M", "--rbd", "rbd/{image}", "--ceph-conf", ceph]
 
 
 def make_certificates(folder):
