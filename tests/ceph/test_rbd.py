@@ -231,6 +231,9 @@ class Serving(unittest.TestCase):
             with self.assertRaises(RuntimeError) as refused:
                 server.start()
             self.assertIn("rbd/grows has 67108864 bytes but should have 201326592", str(refused.exception))
+            server.weft("volume", "resize", "v", "64M", "--shrink")
+            server.start()
+            qemu_io(server.uri("v"), "write -P 1 63M 1M", "read -P 1 63M 1M")
 
     def test_an_image_that_is_served_is_not_removed(self):
         with serving({"v": image("kept")}) as server:

@@ -85,7 +85,7 @@ pub enum Error {
     #[error("image {spec} already is the storage of volume {name}; `weft volume info {name}` shows it")]
     TakenImage {
         /// The image.
-        spec: ImageSpec,
+        spec: String,
         /// The volume.
         name: String,
     },
@@ -104,7 +104,7 @@ pub enum Error {
     InUse(PathBuf),
     /// Its cluster or image is unusable.
     #[error(transparent)]
-    Ceph(#[from] weft_ceph::Error),
+    Ceph(Box<weft_ceph::Error>),
     /// An image is not deleted with its volume.
     #[error(
         "images are not deleted: `weft volume remove {name}` forgets the volume, and `rbd rm {spec}` deletes its image"
@@ -158,6 +158,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+impl From<weft_ceph::Error> for Error {
+    fn from(e: weft_ceph::Error) -> Error {
+        Error::Ceph(Box::new(e))
+    }
 }
 
 fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
@@ -478,7 +484,7 @@ impl Volumes {
             let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
             let image = superblock.image.as_ref();
             if image.is_some_and(|image| image.spec == *spec && image.client.conf == conf) {
-                return Err(Error::TakenImage { spec: spec.clone(), name: other });
+                return Err(Error::TakenImage { spec: spec.to_string(), name: other });
             }
         }
         Ok(())

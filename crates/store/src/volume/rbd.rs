@@ -131,15 +131,18 @@ impl Rbd {
 
     /// The problem of the image, if any.
     pub(super) fn trouble(&self) -> Option<String> {
-        let (now, size) = (self.image.size(), self.size());
-        let shrunk = || {
-            let spec = self.image.spec();
-            let cut = now < whole_units(size);
-            cut.then(|| {
-                format!("{spec} was made smaller: it has {now} bytes, and requests up to {size} fail: `rbd resize` restores its size, but not its data")
-            })
-        };
-        self.image.over().map(ToOwned::to_owned).or_else(shrunk)
+        let is_cut_off = self.image.size() < self.size();
+        self.image.over().map(ToOwned::to_owned).or_else(|| is_cut_off.then(|| self.cut_off().to_string()))
+    }
+
+    fn cut_off(&self) -> Error {
+        Error::Io(io::Error::other(format!(
+            "{} was made smaller: it has {} of the {} bytes of the volume, and requests past its end fail; `rbd resize` restores its \
+             size, but not its data",
+            self.image.spec(),
+            self.image.size(),
+            self.size()
+        )))
     }
 
     /// Sets a smaller size, after the image has got it.
@@ -280,6 +283,8 @@ impl Block for Rbd {
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             op.validate(self.size())?;
+            // It may have been made smaller.
+            op.validate(self.image.size()).map_err(|_| self.cut_off())?;
             self.abandoned.finished().await;
             let must_last = match op {
                 BlockOp::Read { offset, len } => return self.read(offset, len).await.map(Outcome::Data),
