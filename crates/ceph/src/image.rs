@@ -17,8 +17,8 @@ use bytes::Bytes;
 
 use crate::answer::answer;
 use crate::error::Error;
+use crate::identity::Identity;
 use crate::native::{Diff, Facts, OpenImage};
-use crate::open::Identity;
 use crate::spec::ImageSpec;
 
 /// How often the lock is looked at.

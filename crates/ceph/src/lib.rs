@@ -21,6 +21,7 @@
 mod answer;
 mod client;
 mod error;
+mod identity;
 mod image;
 mod lock;
 #[allow(unsafe_code)]
@@ -30,6 +31,7 @@ mod spec;
 
 pub use client::{Client, DEFAULT_CONF, DEFAULT_ID};
 pub use error::Error;
+pub use identity::Identity;
 pub use image::{Image, MAX_SLICES, Range};
-pub use open::{Found, Identity, create, look, open, resize};
+pub use open::{Found, create, look, open, resize};
 pub use spec::{BadSpec, ImageSpec};

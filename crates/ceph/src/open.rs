@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::identity::Identity;
 use crate::image::Image;
 use crate::lock;
 use crate::native::{Cluster, Facts, OpenImage, Pool, text};
@@ -31,17 +32,6 @@ const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 5] = [
     (c"rbd_blocklist_on_break_lock", c"true"),
     (c"client_mount_timeout", c"20"),
 ];
-
-/// Tells an image from others that have had its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cluster, a UUID.
-    pub fsid: String,
-    /// The image's id in its pool.
-    pub image: String,
-    /// When it was created, in microseconds of Unix time.
-    pub created_us: i64,
-}
 
 /// What is known of an image that is not open.
 #[derive(Clone, Debug)]

@@ -65,7 +65,7 @@ pub(crate) struct VolumeCreate {
     #[arg(long, value_name = "FILE", env = "CEPH_CONF", hide_env_values = true, default_value = DEFAULT_CONF)]
     pub ceph_conf: PathBuf,
     /// The user of the cluster, without "client."
-    #[arg(long, value_name = "ID", requires = "rbd", default_value = DEFAULT_ID)]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["file", "device", "ram"], default_value = DEFAULT_ID)]
     pub ceph_id: String,
     /// Reserve all space now, so that writes cannot run out of it; a volume in memory reserves it when it is served,
     /// in huge pages if the server may have them
