@@ -3,7 +3,7 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop instructions docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-cores bench-team bench-nfs bench-admin bench-instructions bench-before bench-check bench-papers sim test-replica test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build quick demo deb test-install test-container test-tasks test-systemd test-reproducible test deps fmt-check lint unit interop instructions docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-cores bench-team bench-nfs bench-admin bench-instructions bench-before bench-check bench-papers sim test-replica test-ceph test-reload test-restart test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
@@ -12,6 +12,7 @@ help:
 	@echo "make sim          run servers, clients, disks, network and clocks in one simulation: SEED=17 repeats one, SEEDS=0..10000 runs many"
 	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
+	@echo "make test-ceph    serve images of a Ceph cluster on loopback: suite of blocks, NBD, locks, failures (installs Debian's Ceph)"
 	@echo "make test-reload  reload the configuration of a server 500 times while clients copy over SMB and NFS; RELOADS=2000"
 	@echo "make test-restart  restart and kill a server while Linux's cifs and NFSv4 and QEMU's NBD write and verify (builds the guest of test-kernel); RESTARTS=10"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work; REPEAT=3 (needs root)"
@@ -118,6 +119,12 @@ test-replica: build
 	bash tests/kernel/deps.sh
 	bash tests/kernel/guest/build.sh
 	PATH=$$PATH:/usr/sbin:/sbin /usr/bin/python3 -m unittest discover -v -s tests/replica -t tests/replica
+
+# Some minutes. TESTS="blocks NBD images" selects parts.
+test-ceph: build
+	bash tests/interop/deps.sh
+	bash tests/ceph/deps.sh
+	/usr/bin/python3 -u tests/ceph/suite.py $(TESTS)
 
 # A few minutes. The test of `interop` reloads 20 times.
 test-reload: RELOADS ?= 500

@@ -70,15 +70,18 @@ pub enum Medium {
     File,
     /// On a block device.
     Device,
+    /// In an image of a Ceph cluster.
+    Rbd,
 }
 
 impl Medium {
-    /// "ram", "file" or "device".
+    /// "ram", "file", "device" or "rbd".
     pub fn name(self) -> &'static str {
         match self {
             Medium::Ram => "ram",
             Medium::File => "file",
             Medium::Device => "device",
+            Medium::Rbd => "rbd",
         }
     }
 }

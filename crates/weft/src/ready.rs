@@ -88,9 +88,9 @@ pub(crate) struct ReadyNbd {
 pub(crate) struct ReadyVolume {
     /// Its name, which NBD clients ask for.
     pub name: String,
-    /// "ram", "file" or "device".
+    /// "ram", "file", "device" or "rbd".
     pub kind: &'static str,
-    /// The file, device or memory that holds it.
+    /// The file, device, image or memory that holds it.
     pub source: String,
     /// Bytes.
     pub size: u64,

@@ -6,6 +6,7 @@ mod admin;
 mod announced;
 mod audit;
 mod capture;
+mod ceph;
 mod confine;
 mod durable;
 pub(crate) mod error;
@@ -146,7 +147,7 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
         announced,
         _admin,
         _admin_http,
-        _volumes,
+        volumes: served,
         _registration,
     } = starting::started(&started, &step, &signals)?;
     // Also with --json: nobody could log on otherwise.
@@ -222,6 +223,8 @@ pub(crate) fn run(args: Serve, end_with_reader: bool) -> Result<ExitCode, Failur
     if left > 0 {
         tracing::warn!("{left} connections did not end within {} s and are closed", DRAIN.as_secs());
     }
+    // After the last write.
+    volumes::end(&served);
     if let Some(run) = &audit_run {
         run.end();
     }

@@ -264,9 +264,9 @@ pub(crate) struct Quota {
 pub(crate) struct Volume {
     /// Its name.
     pub name: String,
-    /// "ram", "file" or "device".
+    /// "ram", "file", "device" or "rbd".
     pub kind: String,
-    /// The file, device or memory that holds it.
+    /// The file, device, image or memory that holds it.
     pub source: String,
     /// Bytes.
     pub size: u64,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use weft_machine::random;
 use weft_store::block::Medium;
 use weft_store::volume::superblock::Superblock;
-use weft_store::volume::{Create, Error, Listed, RecordedVolume, Storage, Volumes};
+use weft_store::volume::{Client, Create, Error, Listed, RecordedVolume, Storage, Volumes};
 
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
@@ -55,9 +55,10 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
         VolumeCommand::Remove(args) => {
             refuse_member(&volumes, &args.name, "be removed")?;
             let was = volumes.remove(&args.name, args.delete_file)?;
-            let file = was.filter(|was| was.medium != Medium::Ram).map(|was| was.path);
-            match file {
-                Some(path) if args.delete_file && !path.exists() => {
+            let image = was.as_ref().is_some_and(|was| was.medium == Medium::Rbd);
+            let file = was.filter(|was| was.medium != Medium::Ram);
+            match file.map(|was| if image { was.storage().into() } else { was.path }) {
+                Some(path) if args.delete_file && !image && !path.exists() => {
                     writeln!(out, "removed {} and {}", args.name, path.display())?;
                 }
                 Some(path) => writeln!(out, "removed {}; {} stays as it is", args.name, path.display())?,
@@ -163,9 +164,13 @@ fn fits_memory(what: &str, size: u64) -> Result<(), Misuse> {
 
 fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
     let id = random::bytes()?;
-    let storage = match (&args.file, &args.device) {
-        (Some(path), _) => Storage::File(path.clone()),
-        (_, Some(path)) => Storage::Device(path.clone()),
+    let storage = match (&args.file, &args.device, &args.rbd) {
+        (Some(path), ..) => Storage::File(path.clone()),
+        (_, Some(path), _) => Storage::Device(path.clone()),
+        (.., Some(spec)) => {
+            let client = Client { conf: args.ceph_conf.clone(), id: args.ceph_id.clone() };
+            Storage::Image(client, spec.clone())
+        }
         _ => {
             args.size.map_or(Ok(()), |size| fits_memory("--size", size))?;
             Storage::Ram
@@ -209,6 +214,9 @@ fn print_info(out: &mut impl Write, volume: &RecordedVolume) -> std::io::Result<
     if let Some(bytes) = allocated {
         writeln!(out, "used      {} ({bytes} bytes of the file are allocated)", human(*bytes))?;
     }
+    if let Some(image) = &superblock.image {
+        writeln!(out, "cluster   client.{} of {}", image.client.id, image.client.conf.display())?;
+    }
     writeln!(out, "state     {}", if *in_use { "in use" } else { "free" })?;
     writeln!(out, "identity  {}", hex(superblock.id))?;
     writeln!(out, "metadata  generation {}", superblock.generation)
@@ -227,7 +235,10 @@ fn value(volume: &RecordedVolume) -> Value {
         "name": name,
         "size": superblock.size,
         "kind": superblock.medium.name(),
-        "path": (superblock.medium != Medium::Ram).then(|| superblock.path.display().to_string()),
+        "path": (!superblock.path.as_os_str().is_empty()).then(|| superblock.path.display().to_string()),
+        "image": superblock.image.as_ref().map(|image| image.spec.to_string()),
+        "ceph_conf": superblock.image.as_ref().map(|image| image.client.conf.display().to_string()),
+        "ceph_id": superblock.image.as_ref().map(|image| &image.client.id),
         "direct": superblock.direct,
         "allocated": allocated,
         "in_use": in_use,
@@ -245,6 +256,7 @@ pub(crate) fn place(superblock: &Superblock) -> String {
         Medium::Ram => "in memory, while it is served".into(),
         Medium::File => format!("file {}{how}", superblock.path.display()),
         Medium::Device => format!("device {}{how}", superblock.path.display()),
+        Medium::Rbd => superblock.storage(),
     }
 }
 
@@ -338,5 +350,7 @@ mod tests {
             parse(&["--ram", "--size", "1M"]) && parse(&["--file", "x"]) && parse(&["--device", "/dev/x"])
         );
         assert!(!parse(&[]) && !parse(&["--size", "1M"]) && !parse(&["--ram", "--file", "x"]));
+        assert!(parse(&["--rbd", "p/i", "--ceph-id", "x", "--ceph-conf", "/c"]) && !parse(&["--rbd", "i"]));
+        assert!(!parse(&["--rbd", "p/i", "--direct"]) && !parse(&["--file", "x", "--ceph-id", "x"]));
     }
 }

@@ -353,10 +353,10 @@ async fn send(
 ) -> Result<(), Reason> {
     let max_message = connection.channel.limits().max_message;
     let compression = connection.compression();
-    let room = outgoing::Room { answers: connection.answers(), beside: connection.server.config.pool.clone() };
-    let ready = outgoing::compose(answers, sealed, compression, &room, max_message)
-        .await
-        .map_err(|_| NO_NONCES)?;
+    let room =
+        outgoing::Room { answers: connection.answers(), beside: connection.server.config.pool.clone() };
+    let ready =
+        outgoing::compose(answers, sealed, compression, &room, max_message).await.map_err(|_| NO_NONCES)?;
     if sealed.is_some() {
         recorder::spent(Hop::Decode);
     }

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use weft_machine::{File, PayloadSource};
+use weft_machine::{DataRanges, File, Payload, PayloadSource};
 
 use super::{Item, Items, Shelf};
-use crate::block::{Block, BlockOp};
+use crate::block::{Block, BlockOp, Outcome};
 use crate::vfs::object::range;
 use crate::vfs::{Done, Error, NodeId, Object, ObjectOp, OpenFile, Submission};
 
@@ -21,8 +21,8 @@ pub struct ShareVolume {
     pub name: String,
     /// Takes writes.
     pub block: Arc<dyn Block>,
-    /// The file from which its bytes are read, as long as the block says that they are current.
-    pub content: File,
+    /// The file from which its bytes are read, as long as the block says that they are current. An image has none.
+    pub content: Option<File>,
     /// Whether writes are refused.
     pub read_only: bool,
 }
@@ -76,8 +76,8 @@ impl Items for Volumes {
 #[derive(Debug)]
 struct Disk {
     block: Arc<dyn Block>,
-    /// The file from which its bytes are read, as long as the block says that they are current.
-    content: File,
+    /// The file from which its bytes are read, as long as the block says that they are current. An image has none.
+    content: Option<File>,
 }
 
 impl Disk {
@@ -86,7 +86,8 @@ impl Disk {
     }
 
     fn read(&self, offset: u64, len: usize) -> Submission<'_> {
-        let read = move || Done::Data(range(&self.content, self.len(), offset, len));
+        let Some(content) = &self.content else { return self.ask(offset, len) };
+        let read = move || Done::Data(range(content, self.len(), offset, len));
         match self.block.readable() {
             Ok(()) => Submission::Now(Ok(read())),
             // It may be so in a moment.
@@ -97,9 +98,52 @@ impl Disk {
         }
     }
 
+    /// Reads by the block itself.
+    fn ask(&self, offset: u64, len: usize) -> Submission<'_> {
+        let len = self.len().saturating_sub(offset).min(len as u64) as usize;
+        if len == 0 {
+            return Submission::Now(Ok(Done::Data(Payload::Chain(Vec::new()))));
+        }
+        Submission::later(async move {
+            match self.block.submit(BlockOp::Read { offset, len }).await? {
+                Outcome::Data(payload) => Ok(Done::Data(payload)),
+                Outcome::Done | Outcome::Extents(_) => Err(Error::NotSupported),
+            }
+        })
+    }
+
     async fn change(&self, op: BlockOp) -> Result<Done, Error> {
         self.block.submit(op).await?;
         Ok(Done::Done)
+    }
+
+    /// The ranges that hold data.
+    async fn extents(&self, offset: u64, len: u64, max: usize) -> Result<DataRanges, Error> {
+        if let Some(content) = &self.content {
+            self.block.until_readable().await?;
+            return Ok(content.data_ranges(offset, len, max).await?);
+        }
+        let len = self.len().saturating_sub(offset).min(len);
+        let (mut found, end) = (DataRanges { ranges: Vec::new(), more: false }, offset.saturating_add(len));
+        if len == 0 || max == 0 {
+            return Ok(found);
+        }
+        // A hole may come before each of them.
+        let status = BlockOp::Status { offset, len, max_extents: max.saturating_mul(2) };
+        let Outcome::Extents(extents) = self.block.submit(status).await? else {
+            return Err(Error::NotSupported);
+        };
+        let mut at = offset;
+        for extent in extents {
+            let next = at.saturating_add(extent.len);
+            if !extent.hole {
+                found.ranges.push(at..next);
+            }
+            at = next;
+        }
+        found.more = at < end || found.ranges.len() > max;
+        found.ranges.truncate(max);
+        Ok(found)
     }
 }
 
@@ -132,10 +176,9 @@ impl Object for Disk {
                 return Submission::later(self.change(zeroes));
             }
             ObjectOp::Extents { offset, len, max } => {
-                return Submission::later(async move {
-                    self.block.until_readable().await?;
-                    Ok(Done::Extents(self.content.data_ranges(offset, len, max).await?))
-                });
+                return Submission::later(
+                    async move { Ok(Done::Extents(self.extents(offset, len, max).await?)) },
+                );
             }
             ObjectOp::Append { .. }
             | ObjectOp::Allocate { .. }
@@ -147,7 +190,7 @@ impl Object for Disk {
     }
 
     fn content(&self) -> Option<&File> {
-        Some(&self.content)
+        self.content.as_ref()
     }
 }
 
@@ -265,7 +308,7 @@ mod tests {
             let content = block.memory().expect("it lies in memory").clone();
             for opens in [true, false] {
                 let held = Arc::new(Held { block: block.clone(), opens });
-                let disk = Disk { block: held, content: content.clone() };
+                let disk = Disk { block: held, content: Some(content.clone()) };
                 let file = OpenFile::new(node, Arc::new(disk));
                 let held = |e: Error| assert!(!opens && e.to_string().contains("held"), "{e}");
                 match file.read(0, 4).data().await {

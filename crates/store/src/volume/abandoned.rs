@@ -1,4 +1,4 @@
-//! Changes of a file that a worker thread still makes although their future was dropped.
+//! Changes that a worker thread, or librbd, still makes although their future was dropped.
 //!
 //! [`Abandoned`] counts them, as the guarantee of [`crate::block`] about dropped futures requires. Changes whose
 //! futures are still awaited are not ordered here.
@@ -50,8 +50,8 @@ struct Change {
     alone: AtomicBool,
 }
 
-/// Held by the thread until it has finished the change.
-struct Runs(Arc<Change>);
+/// Held by whoever makes the change, a thread or librbd, until it is finished.
+pub(super) struct Runs(Arc<Change>);
 
 impl Drop for Runs {
     fn drop(&mut self) {
@@ -61,8 +61,8 @@ impl Drop for Runs {
     }
 }
 
-/// Held by the future.
-struct Awaits(Arc<Change>);
+/// Held by the future. Must not be dropped before the answer is known.
+pub(super) struct Awaits(Arc<Change>);
 
 impl Drop for Awaits {
     fn drop(&mut self) {
@@ -124,8 +124,7 @@ impl Abandoned {
     }
 
     fn counted<T, F: FnOnce() -> T>(&self, change: F) -> (impl FnOnce() -> T + use<T, F>, Awaits) {
-        let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
-        let (runs, awaits) = (Runs(both.clone()), Awaits(both));
+        let (runs, awaits) = self.begun();
         let work = move || {
             let _runs = runs;
             #[cfg(test)]
@@ -133,6 +132,12 @@ impl Abandoned {
             change()
         };
         (work, awaits)
+    }
+
+    /// A change that begins now.
+    pub(super) fn begun(&self) -> (Runs, Awaits) {
+        let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
+        (Runs(both.clone()), Awaits(both))
     }
 
     #[cfg(test)]

@@ -14,10 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::SeekFrom;
 
 use super::identity::FileIdentity;
-use super::plain::{self, Plain};
+use super::medium::Opened;
+use super::plain;
+use super::rbd;
 use super::superblock::{Membership, Superblock};
 use super::{Error, Metadata, io_error, is_name, medium, valid_size};
-use crate::block::{Block, Medium};
+use crate::block::Medium;
 
 /// Lets an open volume grow, or accept a replaced file. The volume stays locked while one of these exists.
 #[derive(Clone, Debug)]
@@ -26,13 +28,13 @@ pub struct Growth(Arc<Open>);
 #[derive(Debug)]
 struct Open {
     metadata: Metadata,
-    block: Arc<Plain>,
+    opened: Opened,
     superblock: Mutex<Superblock>,
 }
 
 impl Growth {
-    pub(super) fn new(metadata: Metadata, block: Arc<Plain>, superblock: Superblock) -> Growth {
-        Growth(Arc::new(Open { metadata, block, superblock: Mutex::new(superblock) }))
+    pub(super) fn new(metadata: Metadata, opened: Opened, superblock: Superblock) -> Growth {
+        Growth(Arc::new(Open { metadata, opened, superblock: Mutex::new(superblock) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Superblock> {
@@ -42,7 +44,7 @@ impl Growth {
 
     /// The current size in bytes. Does not block.
     pub fn size(&self) -> u64 {
-        self.0.block.geometry().size
+        self.0.opened.block().geometry().size
     }
 
     /// The current metadata. Blocks only for a change in progress.
@@ -70,7 +72,7 @@ impl Growth {
     pub fn replaced(&self) -> Option<String> {
         let superblock = self.superblock();
         let old = superblock.file?;
-        let path = superblock.path.display();
+        let path = superblock.storage();
         if old == FileIdentity::CUT_OFF {
             return Some(format!(
                 "{path} was shorter than the volume, and its bytes past that length are not the original ones"
@@ -101,19 +103,19 @@ impl Growth {
 
     /// All problems of the open volume, and what to do about them; `None` if there are none. Blocks.
     pub fn trouble(&self) -> Option<String> {
-        let troubles = [self.astray(), self.lost(), self.0.block.trouble()];
+        let troubles = [self.astray(), self.lost(), self.0.opened.trouble()];
         let troubles: Vec<String> = troubles.into_iter().flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join(". "))
     }
 
     /// Why no flush can succeed any more.
     fn lost(&self) -> Option<String> {
-        self.0.block.has_lost().then(|| {
+        self.0.opened.has_lost().then(|| {
             format!(
                 "a flush of {} failed: writes since the previous flush may be lost, and every flush fails until the \
                  server is restarted, even if the disk works again. Repair the disk, restart the server, and check the data on the \
                  volume (with fsck, if it holds a file system)",
-                self.superblock().path.display()
+                self.superblock().storage()
             )
         })
     }
@@ -126,7 +128,7 @@ impl Growth {
             return None;
         }
         let path = &superblock.path;
-        let open = rustix::fs::fstat(self.0.block.content().as_fd()).ok()?;
+        let open = rustix::fs::fstat(self.0.opened.content()?.as_fd()).ok()?;
         let why = match std::fs::metadata(path) {
             Ok(there) if (there.dev(), there.ino()) == (open.st_dev, open.st_ino) => return None,
             Ok(_) => "is now another file",
@@ -144,42 +146,60 @@ impl Growth {
     }
 
     fn identity(&self, superblock: &Superblock) -> io::Result<Option<FileIdentity>> {
-        match superblock.medium {
-            Medium::File => Ok(FileIdentity::of(self.0.block.content().as_fd())?),
-            Medium::Ram | Medium::Device => Ok(None),
+        match &self.0.opened {
+            Opened::Rbd(rbd) => Ok(Some(rbd::identity(rbd.image().identity()))),
+            Opened::Plain(plain) if superblock.medium == Medium::File => {
+                Ok(FileIdentity::of(plain.content().as_fd())?)
+            }
+            Opened::Plain(_) => Ok(None),
         }
     }
 
     /// Grows the volume to `size` bytes; bytes added to a file read as zeros. A volume of that size stays unchanged.
     /// Blocks.
     pub fn grow(&self, size: u64) -> Result<Superblock, Error> {
-        let Open { metadata, block, .. } = &*self.0;
+        let Open { metadata, opened, .. } = &*self.0;
         // Held throughout: one growth at a time.
         let mut superblock = self.lock();
         valid_size(size)?;
-        if size < superblock.size {
+        let now = self.size();
+        if size < now {
             return Err(Error::Size(format!(
                 "the volume has {} bytes and is in use: it cannot shrink now",
-                superblock.size
+                now
             )));
         }
         if size == superblock.size {
             return Ok(superblock.clone());
         }
-        lengthen(&superblock, block, size)?;
+        lengthen(&superblock, opened, size)?;
         let new = Superblock { size, ..superblock.clone() };
         let new = metadata.write(&new)?;
-        block.grown(size);
+        opened.grown(size);
         *superblock = new.clone();
         Ok(new)
+    }
+
+    /// Gives an image's lock back, so that another server can take it at once, and ends the use of the volume. Blocks, for a
+    /// limited time.
+    pub fn end(&self) {
+        if let Opened::Rbd(rbd) = &self.0.opened
+            && !rbd.image().end()
+        {
+            tracing::warn!(
+                "the lock of {} was not given back: another host gets it when the cluster has missed this one for half a minute",
+                rbd.image().spec()
+            );
+        }
     }
 
     /// The current sizes, for [`Growth::give_back`]. Blocks.
     pub fn before(&self) -> Result<Before, Error> {
         let superblock = self.lock();
-        let file = match superblock.medium {
-            Medium::Device => Ok(superblock.size),
-            _ => file_bytes(self.0.block.content().as_fd()),
+        let file = match &self.0.opened {
+            Opened::Rbd(rbd) => Ok(rbd.image().size()),
+            Opened::Plain(_) if superblock.medium == Medium::Device => Ok(superblock.size),
+            Opened::Plain(plain) => file_bytes(plain.content().as_fd()),
         };
         Ok(Before {
             size: superblock.size,
@@ -190,7 +210,7 @@ impl Growth {
     /// Undoes an unused growth of the volume and its file. Only for a caller that knows that nobody has used the
     /// added space. Blocks.
     pub fn give_back(&self, before: &Before) -> Result<(), Error> {
-        let Open { metadata, block, .. } = &*self.0;
+        let Open { metadata, opened, .. } = &*self.0;
         let mut superblock = self.lock();
         if before.size >= superblock.size {
             return Ok(());
@@ -198,11 +218,22 @@ impl Growth {
         let new = Superblock { size: before.size, ..superblock.clone() };
         // In the reverse order of growing: all bytes that the superblock promises exist.
         *superblock = metadata.write(&new)?;
-        block.shrunk(before.size);
+        let file = match opened {
+            Opened::Rbd(rbd) => {
+                if rbd.image().size() > before.file {
+                    rbd.image().resize(before.file)?;
+                }
+                rbd.shrunk(before.size);
+                return Ok(());
+            }
+            Opened::Plain(plain) => {
+                plain.shrunk(before.size);
+                plain.content()
+            }
+        };
         if superblock.medium == Medium::Device {
             return Ok(());
         }
-        let file = block.content();
         let cut = || -> io::Result<()> {
             if file_bytes(file.as_fd())? > before.file {
                 rustix::fs::ftruncate(file.as_fd(), before.file)?;
@@ -215,7 +246,10 @@ impl Growth {
     /// The store from which it grows, and its free bytes. Blocks.
     pub fn room(&self) -> Result<(Store, u64), Error> {
         let superblock = self.lock();
-        let file = self.0.block.content();
+        // How much of an image fits into its cluster changes by the minute, and is for `ceph df` to tell.
+        let Some(file) = self.0.opened.content() else {
+            return Ok((Store::Device(superblock.id), u64::MAX));
+        };
         let found = || -> io::Result<(Store, u64)> {
             match superblock.medium {
                 Medium::Ram => Ok((Store::Memory, plain::memory_available()?)),
@@ -224,7 +258,7 @@ impl Growth {
                     let device = rustix::fs::fstat(file.as_fd())?.st_dev;
                     Ok((Store::Disk(device), disk.f_bavail.saturating_mul(disk.f_frsize)))
                 }
-                Medium::Device => {
+                Medium::Device | Medium::Rbd => {
                     let all = rustix::fs::seek(file.as_fd(), SeekFrom::End(0))?;
                     Ok((Store::Device(superblock.id), all.saturating_sub(superblock.size)))
                 }
@@ -257,7 +291,7 @@ pub enum Store {
     Disk(u64),
     /// The host's memory.
     Memory,
-    /// A device, identified by the volume's random number.
+    /// A device or an image, identified by the volume's random number.
     Device([u8; 16]),
 }
 
@@ -265,8 +299,13 @@ fn file_bytes(file: impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
 }
 
-fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Error> {
-    let (file, path) = (block.content(), &superblock.path);
+fn lengthen(superblock: &Superblock, opened: &Opened, size: u64) -> Result<(), Error> {
+    let (file, path) = match opened {
+        // Somebody else may have made it longer.
+        Opened::Rbd(rbd) if rbd.image().size() >= size => return Ok(()),
+        Opened::Rbd(rbd) => return Ok(rbd.image().resize(size)?),
+        Opened::Plain(plain) => (plain.content(), &superblock.path),
+    };
     if superblock.medium == Medium::Device {
         return medium::device_holds(file.as_fd(), size, path);
     }

@@ -8,16 +8,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use weft_ceph::{Client, ImageSpec};
 use weft_machine::{File, Pool, deadline};
 
 use super::identity::FileIdentity;
 use super::plain::{Direct, Plain};
+use super::rbd::{self, ImageRecord, Rbd};
 use super::superblock::Superblock;
 use super::{Create, Error, SIZE_UNIT, Storage, io_error, lock, valid_path, valid_size};
-use crate::block::Medium;
+use crate::block::{Block, Medium};
+use crate::health::Health;
 
 /// Units of stat(2).
 const STAT_BLOCK: u64 = 512;
@@ -28,12 +32,63 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Prepared {
     pub medium: Medium,
     pub size: u64,
-    /// Absolute; empty for ram.
+    /// Absolute; empty for ram and images.
     pub path: PathBuf,
+    /// The image.
+    pub image: Option<ImageRecord>,
     /// Whether the file was created.
     pub made: bool,
-    /// The file's identity.
+    /// The file's or image's identity.
     pub identity: Option<FileIdentity>,
+}
+
+/// The open storage of a volume.
+#[derive(Clone, Debug)]
+pub(super) enum Opened {
+    Plain(Arc<Plain>),
+    Rbd(Arc<Rbd>),
+}
+
+impl Opened {
+    /// Its bytes.
+    pub fn block(&self) -> Arc<dyn Block> {
+        match self {
+            Opened::Plain(plain) => plain.clone(),
+            Opened::Rbd(rbd) => rbd.clone(),
+        }
+    }
+
+    /// The file with its bytes, if there is one.
+    pub fn content(&self) -> Option<File> {
+        match self {
+            Opened::Plain(plain) => Some(plain.content()),
+            Opened::Rbd(_) => None,
+        }
+    }
+
+    /// Whether every flush fails until it is opened again.
+    pub fn has_lost(&self) -> bool {
+        match self {
+            Opened::Plain(plain) => plain.has_lost(),
+            Opened::Rbd(rbd) => rbd.has_lost(),
+        }
+    }
+
+    /// The problem of the disk or image, if any.
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Opened::Plain(plain) => plain.trouble(),
+            Opened::Rbd(rbd) => rbd.trouble(),
+        }
+    }
+
+    /// Its storage has this larger size.
+    pub fn grown(&self, size: u64) {
+        // An image tells its size by itself.
+        if let Opened::Plain(plain) = self {
+            plain.grown(size);
+        }
+    }
 }
 
 /// Creates or checks the storage of a new volume.
@@ -47,8 +102,10 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
                 let why = "a volume in memory has no page cache to bypass";
                 return Err(Error::Path { path: "ram".into(), why });
             }
-            Ok(Prepared { medium: Medium::Ram, size, path: PathBuf::new(), made: false, identity: None })
+            let path = PathBuf::new();
+            Ok(Prepared { medium: Medium::Ram, size, path, image: None, made: false, identity: None })
         }
+        Storage::Image(client, spec) => prepare_image(create, client, spec),
         Storage::File(path) => prepare_file(create, valid_path(path)?),
         Storage::Device(path) => {
             let path = valid_path(path)?;
@@ -60,9 +117,39 @@ pub(super) fn prepare(create: &Create) -> Result<Prepared, Error> {
             let size = create.size.unwrap_or(there - there % SIZE_UNIT);
             valid_size(size)?;
             holds(there, size, &path)?;
-            Ok(Prepared { medium: Medium::Device, size, path, made: false, identity: None })
+            Ok(Prepared { medium: Medium::Device, size, path, image: None, made: false, identity: None })
         }
     }
+}
+
+/// Uses an image as it is, or creates it if it is missing and a size is given.
+fn prepare_image(create: &Create, client: &Client, spec: &ImageSpec) -> Result<Prepared, Error> {
+    create.size.map_or(Ok(()), valid_size)?;
+    let conf = std::path::absolute(&client.conf).map_err(io_error("cannot find", &client.conf))?;
+    let client = Client { conf, id: client.id.clone() };
+    let found = match (weft_ceph::look(&client, spec), create.size) {
+        (Err(weft_ceph::Error::NoImage(_)), Some(size)) => weft_ceph::create(&client, spec, size)?,
+        (found, _) => found?,
+    };
+    if let Some(size) = create.size
+        && size != found.size
+    {
+        return Err(Error::Size(format!(
+            "image {spec} has {} bytes, not {size}: omit the size to use it as it is",
+            found.size
+        )));
+    }
+    let size = rbd::whole_units(found.size);
+    valid_size(size)?;
+    Ok(Prepared {
+        medium: Medium::Rbd,
+        size,
+        path: PathBuf::new(),
+        image: Some(ImageRecord { spec: spec.clone(), client, holder: String::new() }),
+        // Whoever gives up a volume keeps its image.
+        made: false,
+        identity: Some(rbd::identity(&found.identity)),
+    })
 }
 
 fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
@@ -89,7 +176,7 @@ fn prepare_file(create: &Create, path: PathBuf) -> Result<Prepared, Error> {
         remove(&path);
     }
     let (size, identity) = prepared?;
-    Ok(Prepared { medium: Medium::File, size, path, made: made.is_some(), identity })
+    Ok(Prepared { medium: Medium::File, size, path, image: None, made: made.is_some(), identity })
 }
 
 /// Sizes a new file, or checks the size of an existing one, and opens it as it will be used. Returns its size and
@@ -147,7 +234,14 @@ fn remove(path: &Path) {
 }
 
 /// Opens the bytes of a volume, exclusively.
-pub(super) fn open(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error> {
+pub(super) fn open(superblock: &Superblock, pool: &Pool, health: Health) -> Result<Opened, Error> {
+    match &superblock.image {
+        Some(image) => Ok(Opened::Rbd(Arc::new(Rbd::open(image, superblock.size, pool)?))),
+        None => open_plain(superblock, pool).map(|plain| Opened::Plain(Arc::new(plain.heard_by(health)))),
+    }
+}
+
+fn open_plain(superblock: &Superblock, pool: &Pool) -> Result<Plain, Error> {
     let path = &superblock.path;
     if superblock.medium == Medium::Ram {
         let made = match superblock.taken {
@@ -218,11 +312,15 @@ pub(super) fn device_holds(device: impl AsFd, size: u64, path: &Path) -> Result<
     holds(device_size(device, path)?, size, path)
 }
 
-/// Changes the size of the volume's file, if it has one.
-pub(super) fn set_size(superblock: &Superblock) -> Result<(), Error> {
+/// Changes the size of the volume's file or image, if it has one. An image that is larger stays so, unless it may shrink.
+pub(super) fn set_size(superblock: &Superblock, may_shrink: bool) -> Result<(), Error> {
     let path = &superblock.path;
+    if let Some(ImageRecord { spec, client, holder }) = &superblock.image {
+        let former = Some(&**holder).filter(|holder| !holder.is_empty());
+        return Ok(weft_ceph::resize(client, spec, former, superblock.size, may_shrink)?);
+    }
     match superblock.medium {
-        Medium::Ram => Ok(()),
+        Medium::Ram | Medium::Rbd => Ok(()),
         Medium::File => {
             let (file, _) = open_path(path, Medium::File)?;
             let sized = file.set_len(superblock.size).and_then(|()| file.sync_all());

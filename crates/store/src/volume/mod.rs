@@ -14,6 +14,7 @@
 
 pub mod identity;
 pub mod plain;
+pub mod rbd;
 pub mod superblock;
 
 mod abandoned;
@@ -34,8 +35,11 @@ use rustix::io::Errno;
 use weft_machine::file::regular;
 use weft_machine::{File, Pool};
 
+pub use weft_ceph::{Client, DEFAULT_CONF, DEFAULT_ID, ImageSpec};
+
 pub use self::growth::{Before, Growth, Store, free_bytes};
 use self::identity::FileIdentity;
+use self::medium::Opened;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 use crate::health::Health;
@@ -77,6 +81,14 @@ pub enum Error {
         /// The volume.
         name: String,
     },
+    /// The image belongs to another volume.
+    #[error("image {spec} already is the storage of volume {name}; `weft volume info {name}` shows it")]
+    TakenImage {
+        /// The image.
+        spec: String,
+        /// The volume.
+        name: String,
+    },
     /// The volume is in a group.
     #[error(
         "volume {name} is replicated, in the group {group}: first end that with `weft replica remove {group}`"
@@ -90,6 +102,19 @@ pub enum Error {
     /// Another process has it open.
     #[error("{} is in use by another process; only one process can use it, and `weft status` shows the servers of a state directory", .0.display())]
     InUse(PathBuf),
+    /// Its cluster or image is unusable.
+    #[error(transparent)]
+    Ceph(Box<weft_ceph::Error>),
+    /// An image is not deleted with its volume.
+    #[error(
+        "images are not deleted: `weft volume remove {name}` forgets the volume, and `rbd rm {spec}` deletes its image"
+    )]
+    KeepsImage {
+        /// The volume.
+        name: String,
+        /// Its image.
+        spec: String,
+    },
     /// Its metadata is unusable.
     #[error("the metadata of the volume, {}, is unusable: {why}", .path.display())]
     Damaged {
@@ -135,6 +160,12 @@ pub enum Error {
     },
 }
 
+impl From<weft_ceph::Error> for Error {
+    fn from(e: weft_ceph::Error) -> Error {
+        Error::Ceph(Box::new(e))
+    }
+}
+
 fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
     move |source| Error::Io { doing, path: path.to_owned(), source }
 }
@@ -148,6 +179,8 @@ pub enum Storage {
     File(PathBuf),
     /// On this block device.
     Device(PathBuf),
+    /// In this image, which is created if it is missing; an existing image is used as it is.
+    Image(Client, ImageSpec),
 }
 
 /// The parameters of a new volume.
@@ -205,8 +238,8 @@ pub struct Volume {
     /// Its bytes.
     pub block: Arc<dyn Block>,
     /// The file with its bytes, for reading only: writes must go through [`Volume::block`], because others need to
-    /// see them. It may be longer than the volume.
-    pub content: File,
+    /// see them. It may be longer than the volume. An image has none.
+    pub content: Option<File>,
     /// Grows it while it is used, and knows whether its file was replaced.
     pub growth: Growth,
 }
@@ -270,6 +303,9 @@ impl Volumes {
         if let Storage::File(path) | Storage::Device(path) = &create.storage {
             self.has_no_other(name, path)?;
         }
+        if let Storage::Image(client, spec) = &create.storage {
+            self.has_no_other_image(name, client, spec)?;
+        }
         let place = medium::prepare(create)?;
         let superblock = Superblock {
             generation: 2,
@@ -280,9 +316,16 @@ impl Volumes {
             taken: create.allocate && place.medium == Medium::Ram,
             created: create.created,
             path: place.path.clone(),
+            image: place.image,
             file: place.identity,
             membership: None,
         };
+        if !superblock.fits() {
+            return Err(Error::Path {
+                path: superblock.storage().into(),
+                why: "its names and paths are too long",
+            });
+        }
         let remembered = self.remember(name, &path, &superblock);
         if remembered.is_err() && place.made {
             // The file was created for this volume a moment ago; the original error tells why it stays.
@@ -377,11 +420,13 @@ impl Volumes {
         metadata.lock()?;
         let superblock = metadata.mend()?;
         self.has_no_other_in_a_group(name, &superblock, Look::AtLikely)?;
-        let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
-        let content = block.content();
         let on_disk = (superblock.medium != Medium::Ram).then_some(&*superblock.path);
-        let block = Arc::new(block.heard_by(Health::of_volume(name, on_disk)));
-        let growth = Growth::new(metadata, block.clone(), superblock);
+        let health = Health::of_volume(name, on_disk);
+        let opened = medium::open(&superblock, pool, health);
+        let opened = opened.inspect_err(|e| metadata.distrust(&superblock, e))?;
+        let superblock = metadata.follow(superblock, &opened)?;
+        let (block, content) = (opened.block(), opened.content());
+        let growth = Growth::new(metadata, opened, superblock);
         if growth.replaced().is_none() {
             // For volumes created by an older program, or on a file system without file identities.
             if let Err(e) = growth.accept() {
@@ -431,6 +476,20 @@ impl Volumes {
         }
     }
 
+    /// The same for an image, by its name: whoever opens it is also kept out by its lock.
+    fn has_no_other_image(&self, name: &str, client: &Client, spec: &ImageSpec) -> Result<(), Error> {
+        let conf = std::path::absolute(&client.conf).map_err(io_error("cannot find", &client.conf))?;
+        for other in self.names()?.into_iter().filter(|other| other != name) {
+            let metadata = self.path(&other).and_then(|path| Metadata::open(&other, path));
+            let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
+            let image = superblock.image.as_ref();
+            if image.is_some_and(|image| image.spec == *spec && image.client.conf == conf) {
+                return Err(Error::TakenImage { spec: spec.to_string(), name: other });
+            }
+        }
+        Ok(())
+    }
+
     /// Writes under another name of the file would not reach the group's copies. A volume that is itself in a group
     /// is judged by the group.
     fn has_no_other_in_a_group(&self, name: &str, superblock: &Superblock, look: Look) -> Result<(), Error> {
@@ -474,11 +533,11 @@ impl Volumes {
         }
         let new = Superblock { size, ..old.clone() };
         if size > old.size {
-            medium::set_size(&new)?;
+            medium::set_size(&new, false)?;
         }
         let new = metadata.write(&new)?;
         if size < old.size {
-            medium::set_size(&new)?;
+            medium::set_size(&new, true)?;
         }
         Ok(new)
     }
@@ -490,6 +549,11 @@ impl Volumes {
         metadata.lock()?;
         let superblock = metadata.read();
         superblock.as_ref().map_or(Ok(()), |superblock| in_no_group(name, superblock))?;
+        if let Ok(Superblock { image: Some(image), .. }) = &superblock
+            && with_file
+        {
+            return Err(Error::KeepsImage { name: name.to_owned(), spec: image.spec.to_string() });
+        }
         if !with_file {
             fs::remove_file(&metadata.path).map_err(io_error("cannot remove", &metadata.path))?;
             sync_dir(&self.dir)?;
@@ -569,6 +633,14 @@ impl Metadata {
         }))
     }
 
+    /// Follows an open image: its size is that of the volume if it has grown, and whoever holds its lock is recorded.
+    fn follow(&self, old: Superblock, opened: &Opened) -> Result<Superblock, Error> {
+        let (Opened::Rbd(rbd), Some(image)) = (opened, &old.image) else { return Ok(old) };
+        let image = image.held_by(rbd.image().holder());
+        let size = rbd.geometry().size.max(old.size);
+        self.write(&Superblock { image: Some(image), size, ..old })
+    }
+
     /// If a volume cannot be opened because its file was truncated, that file is not trusted if it is later extended
     /// to its old size.
     fn distrust(&self, superblock: &Superblock, e: &Error) {
@@ -578,8 +650,9 @@ impl Metadata {
         let Some(own) = own else { return };
         let now = regular::read_only(&superblock.path).ok();
         let now = now.and_then(|file| FileIdentity::of(&file).ok().flatten());
-        // A different file is detected anyway, and so the original one may return.
-        if now.is_none_or(|now| !own.is(&now)) {
+        // A different file is detected anyway, and so the original one may return. An image is not asked for its identity
+        // again: whoever brings it back has it accepted.
+        if superblock.image.is_none() && now.is_none_or(|now| !own.is(&now)) {
             return;
         }
         let file = Some(FileIdentity::CUT_OFF);

@@ -256,8 +256,8 @@ impl Plain {
 
     async fn status(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
         match self.medium {
-            // A device cannot report its allocation.
-            Medium::Device => Ok(vec![Extent { len, hole: false }]),
+            // A device cannot report its allocation. (An image is no file.)
+            Medium::Device | Medium::Rbd => Ok(vec![Extent { len, hole: false }]),
             Medium::Ram | Medium::File => extents(&self.file, offset, len, max).await,
         }
     }

@@ -33,11 +33,13 @@
 //! used without its group.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::identity::FileIdentity;
+use super::rbd::ImageRecord;
 use super::{MAX_NAME, is_name};
 use crate::block::Medium;
 
@@ -47,8 +49,10 @@ pub const COPY_BYTES: usize = 4096;
 pub const FILE_BYTES: usize = 2 * COPY_BYTES;
 /// The longest path.
 pub const MAX_PATH: usize = SUM_AT - PATH_AT;
-/// The version that this module writes.
+/// The version of every volume but those on images, so that older programs can still open them.
 pub const VERSION: u32 = 1;
+/// The version of a volume on an image: its path is an [`ImageRecord`].
+pub const IMAGE_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"WeftVol\0";
 const PATH_AT: usize = 68;
@@ -88,9 +92,11 @@ pub struct Superblock {
     pub taken: bool,
     /// Seconds of Unix time.
     pub created: u64,
-    /// The file or device; empty for ram.
+    /// The file or device; empty for ram and images.
     pub path: PathBuf,
-    /// The identity of the file with this path. `None` if unknown (yet), and if it is not a file.
+    /// The image.
+    pub image: Option<ImageRecord>,
+    /// The identity of the file with this path, or of the image. `None` if unknown (yet), and if it is neither.
     pub file: Option<FileIdentity>,
     /// The group that contains it. Only if [`Superblock::has_room_for_group`].
     pub membership: Option<Membership>,
@@ -124,25 +130,52 @@ impl Superblock {
 
     /// Whether its path leaves room for a group.
     pub fn has_room_for_group(&self) -> bool {
-        self.path.as_os_str().len() <= PARTNERSHIP_AT - PATH_AT
+        self.place().len() <= PARTNERSHIP_AT - PATH_AT
+    }
+
+    /// Whether it fits into its layout.
+    pub fn fits(&self) -> bool {
+        match &self.image {
+            // Whoever will hold its lock, its group and identity must fit.
+            Some(image) => image.emit_longest() <= PARTNERSHIP_AT - PATH_AT,
+            None => self.place().len() <= MAX_PATH,
+        }
+    }
+
+    /// Its storage, for people.
+    pub fn storage(&self) -> String {
+        match &self.image {
+            Some(image) => format!("image {}", image.spec),
+            None => self.path.display().to_string(),
+        }
+    }
+
+    /// What names its storage, in the place of the path.
+    fn place(&self) -> Cow<'_, [u8]> {
+        match &self.image {
+            Some(image) => image.emit().into(),
+            None => self.path.as_os_str().as_bytes().into(),
+        }
     }
 
     /// One copy.
     ///
-    /// # Panics If the path is longer than [`MAX_PATH`] (checked when volumes are created) or the group's name is
+    /// # Panics If it does not fit ([`Superblock::fits`], checked when volumes are created) or the group's name is
     /// longer than [`MAX_NAME`] (checked when a group is joined).
     pub fn emit(&self) -> [u8; COPY_BYTES] {
-        let path = self.path.as_os_str().as_bytes();
+        let path = &*self.place();
         assert!(path.len() <= MAX_PATH);
         let medium: u32 = match self.medium {
             Medium::Ram => 1,
             Medium::File => 2,
             Medium::Device => 3,
+            Medium::Rbd => 4,
         };
         let flags = if self.direct { FLAG_DIRECT } else { 0 } | if self.taken { FLAG_TAKEN } else { 0 };
         let mut bytes = [0; COPY_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.image.is_some() { IMAGE_VERSION } else { VERSION };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.id);
         bytes[40..48].copy_from_slice(&self.size.to_le_bytes());
@@ -180,13 +213,14 @@ impl Superblock {
             return Err(Damaged::Sum);
         }
         let version = u32_at(bytes, 8);
-        if version != VERSION {
+        if version != VERSION && version != IMAGE_VERSION {
             return Err(Damaged::Version(version));
         }
-        let medium = match u32_at(bytes, 48) {
-            1 => Medium::Ram,
-            2 => Medium::File,
-            3 => Medium::Device,
+        let medium = match (u32_at(bytes, 48), version) {
+            (1, VERSION) => Medium::Ram,
+            (2, VERSION) => Medium::File,
+            (3, VERSION) => Medium::Device,
+            (4, IMAGE_VERSION) => Medium::Rbd,
             _ => return Err(Damaged::Field("its medium")),
         };
         let flags = u32_at(bytes, 52);
@@ -218,6 +252,11 @@ impl Superblock {
                 Some(Membership { group, partnership: field(bytes, PARTNERSHIP_AT) })
             }
         };
+        let image = match medium {
+            Medium::Rbd => Some(ImageRecord::parse(path).ok_or(Damaged::Field("its image"))?),
+            _ => None,
+        };
+        let path = if image.is_some() { &[] } else { path };
         let mut id = [0; 16];
         id.copy_from_slice(&bytes[24..40]);
         Ok(Superblock {
@@ -229,6 +268,7 @@ impl Superblock {
             taken: flags & FLAG_TAKEN != 0,
             created: u64_at(bytes, 56),
             path: OsString::from_vec(path.to_vec()).into(),
+            image,
             file,
             membership,
         })
@@ -278,6 +318,7 @@ mod tests {
             taken: false,
             created: 1_790_000_000,
             path: "/srv/vol1.img".into(),
+            image: None,
             file: None,
             membership: None,
         }
@@ -333,10 +374,10 @@ mod tests {
     #[test]
     fn a_newer_layout_is_not_guessed_at() {
         let mut newer = superblock(8).emit();
-        newer[8] = 2;
+        newer[8] = 3;
         let sum = crc32c::crc32c(&newer[..SUM_AT]).to_le_bytes();
         newer[SUM_AT..].copy_from_slice(&sum);
-        assert_eq!(Superblock::latest(&file(&superblock(7), &newer)), Err(Damaged::Version(2)));
+        assert_eq!(Superblock::latest(&file(&superblock(7), &newer)), Err(Damaged::Version(3)));
     }
 
     #[test]

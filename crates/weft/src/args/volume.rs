@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Subcommand};
 
+use weft_store::volume::{DEFAULT_CONF, DEFAULT_ID, ImageSpec};
+
 use super::parse_size;
 
 /// `weft volume`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  weft volume create vol1 --size 10G --file /srv/vol1.img\n  \
 weft volume create fast --size 1G --ram\n  \
+weft volume create vm1 --rbd rbd/vm1 --ceph-id weft\n  \
 weft serve --volume vol1 --nbd\n\n\
-A volume is a sequence of bytes that other programs use as a disk. Its file holds those bytes and nothing else; Weft's \
+A volume is a sequence of bytes that other programs use as a disk. Its file or image holds those bytes and nothing else; Weft's \
 record of the volume is kept in the state directory.")]
 pub(crate) struct Volume {
     /// State directory, which records the volumes [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
@@ -25,13 +28,13 @@ pub(crate) struct Volume {
 /// A command of `weft volume`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum VolumeCommand {
-    /// Create a volume from a file, a device or memory
+    /// Create a volume from a file, a device, memory or an image of a Ceph cluster
     Create(VolumeCreate),
     /// List volumes
     List(VolumeList),
     /// Show one volume
     Info(VolumeInfo),
-    /// Forget a volume; its file stays unless --delete-file is given
+    /// Forget a volume; its file stays unless --delete-file is given, and its image always
     Remove(VolumeRemove),
     /// Change the size of a volume; a volume in use can only grow
     Resize(VolumeResize),
@@ -43,7 +46,7 @@ pub(crate) enum VolumeCommand {
 pub(crate) struct VolumeCreate {
     /// Its name: letters, digits, '-', '_' and '.'
     pub name: String,
-    /// The volume's size [default: the size of the file or device]
+    /// The volume's size [default: the size of the file, device or image]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Keep the data in this file; a missing file is created, an existing one is used as it is
@@ -55,12 +58,21 @@ pub(crate) struct VolumeCreate {
     /// Keep the data in the memory of the serving process, and lose it when that process ends
     #[arg(long, group = "place")]
     pub ram: bool,
+    /// Keep the data in this image of a Ceph cluster (RBD); a missing image is created, an existing one is used as it is
+    #[arg(long, value_name = "POOL/IMAGE", group = "place")]
+    pub rbd: Option<ImageSpec>,
+    /// The cluster's configuration file
+    #[arg(long, value_name = "FILE", env = "CEPH_CONF", hide_env_values = true, default_value = DEFAULT_CONF)]
+    pub ceph_conf: PathBuf,
+    /// The user of the cluster, without "client."
+    #[arg(long, value_name = "ID", conflicts_with_all = ["file", "device", "ram"], default_value = DEFAULT_ID)]
+    pub ceph_id: String,
     /// Reserve all space now, so that writes cannot run out of it; a volume in memory reserves it when it is served,
     /// in huge pages if the server may have them
-    #[arg(long, conflicts_with = "device")]
+    #[arg(long, conflicts_with_all = ["device", "rbd"])]
     pub allocate: bool,
     /// Bypass the page cache (O_DIRECT): every read and write goes to the disk
-    #[arg(long, conflicts_with = "ram")]
+    #[arg(long, conflicts_with_all = ["ram", "rbd"])]
     pub direct: bool,
 }
 

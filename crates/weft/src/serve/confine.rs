@@ -19,6 +19,7 @@ use weft_machine::file::private;
 use weft_machine::shm;
 use weft_store::volume::Volumes;
 
+use super::ceph;
 use crate::args::ProviderKind;
 use crate::config::{AdminAddress, Looks, Plan};
 use crate::out::path_name;
@@ -214,6 +215,10 @@ fn keep_state(plan: &Plan, reach: &mut Reach) {
     let recorded = Volumes::at(state.join("volumes"));
     let volumes = plan.config().volumes.iter().filter_map(|volume| recorded.superblock(&volume.name).ok());
     for superblock in volumes.filter(|superblock| !plan.looks.is_silent(&superblock.path)) {
+        if let Some(image) = &superblock.image {
+            ceph::files(&image.client).iter().for_each(|file| keep_to_read(file, reach));
+            continue;
+        }
         let is_device = superblock.path.metadata().is_ok_and(|found| found.file_type().is_block_device());
         reach.keep(superblock.path, if is_device { Use::Devices } else { Use::Change });
     }

@@ -68,7 +68,7 @@ pub(super) struct Services {
     /// What other hosts are told.
     pub announced: Arc<Announced>,
     /// Locked until the process ends.
-    pub _volumes: Vec<volumes::Served>,
+    pub volumes: Vec<volumes::Served>,
     /// Removed when the process ends, as the next.
     pub _admin: Option<SocketFile>,
     /// The Unix socket of the admin server.
@@ -97,7 +97,7 @@ impl Start {
         let buffers = Buffers::new(given)?;
         let pool = &buffers.pool;
         self.step.begin("opening the volumes");
-        let (opened, replicas) = self.open_volumes(pool)?;
+        let (opened, replicas) = self.open_volumes(pool).await?;
         self.step.begin("binding the ports");
         let mut bound = self.bind(pool, &opened).await?;
         let ready = self.ready(&bound, &opened);
@@ -185,7 +185,7 @@ impl Start {
             announced,
             _admin: admin,
             _admin_http: admin_http,
-            _volumes: opened.served,
+            volumes: opened.served,
             _registration: registration,
         })
     }
@@ -198,8 +198,8 @@ impl Start {
     }
 
     /// Opens the volumes with their replication, and makes the share that contains them as files.
-    fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
-        let opened = volumes::open(&self.plan, pool)?;
+    async fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
+        let opened = volumes::open(&self.plan, pool).await?;
         let replicas = match self.own.take() {
             Some(own) => Some(self.replicas(own, pool, &opened)?),
             None => None,

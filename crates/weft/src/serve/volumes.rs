@@ -1,16 +1,18 @@
 //! The volumes on the command line, opened once for all users and locked until the process ends.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use weft_machine::deadline::{self, Unanswered};
 use weft_machine::{Pool, rt};
 use weft_replica::front::Front;
 use weft_store::Vfs;
 use weft_store::backend::ShareVolume;
 use weft_store::backend::volumes::Volumes as Shelf;
-use weft_store::block::Block;
+use weft_store::block::{Block, Medium};
 use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Error, Growth, Volume, Volumes};
 
@@ -78,13 +80,19 @@ impl Absent {
         let superblock = remembered.superblock(name).ok();
         let group = Absent::group_of(remembered, name, superblock.as_ref())?;
         let lost = match e {
-            Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
+            Error::Io { .. }
+            | Error::Ceph(_)
+            | Error::Shrunk { .. }
+            | Error::Path { .. }
+            | Error::Damaged { .. } => true,
             Error::NotFound(_) => group.is_some(),
             Error::Name(_)
             | Error::Exists(_)
             | Error::InGroup { .. }
             | Error::Taken { .. }
+            | Error::TakenImage { .. }
             | Error::InUse(_)
+            | Error::KeepsImage { .. }
             | Error::ImpossibleSize(_)
             | Error::Size(_) => false,
         };
@@ -97,6 +105,11 @@ impl Absent {
         };
         let allow = match e {
             Error::Io { source, .. } => allow(source),
+            // Whatever it is, nothing has been done to the image.
+            Error::Ceph(_) => Some("Correct that"),
+            Error::Shrunk { .. } if superblock.as_ref().is_some_and(|known| known.image.is_some()) => {
+                Some("`rbd resize` restores its size, but not the data past its end: do that")
+            }
             _ => None,
         };
         Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, allow, remake }))
@@ -180,7 +193,7 @@ fn allow(e: &io::Error) -> Option<&'static str> {
 /// enough that the new one cannot be mistaken for it; enlarging an existing file would not create a different one.
 fn remake(superblock: &Superblock) -> Option<String> {
     let known = superblock.file.is_some_and(|file| file.born_us.is_some());
-    let gone = superblock.path.try_exists().is_ok_and(|exists| !exists);
+    let gone = superblock.medium == Medium::File && superblock.path.try_exists().is_ok_and(|exists| !exists);
     (known && gone).then(|| {
         ShellCommand::new("truncate")
             .option("-s", superblock.size.to_string())
@@ -247,7 +260,7 @@ impl Growths {
 /// Opens the volumes on the command line. If this server replicates, their fronts stay closed until replication has
 /// found those in no group; if not, none of them may be in a group. A volume whose file is lost is not served, and
 /// the log says so.
-pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
+pub(super) async fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     let config = plan.config();
     let replicates = config.replication.enabled;
     let mut opened = Opened { served: Vec::new(), absent: Vec::new() };
@@ -259,9 +272,14 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     }
     let remembered = volume::remembered(plan.state_dir().as_deref());
     let remembered = remembered.map_err(|e| Unserved::Remembered(e.to_string()))?;
+    let mut images = open_images(plan, &remembered, pool).await;
     for asked in &config.volumes {
         let name = &asked.name;
-        let volume = match open_one(plan, &remembered, name, pool)? {
+        let opened_one = match images.remove(name) {
+            Some(opened) => judged(&remembered, name, opened)?,
+            None => open_one(plan, &remembered, name, pool)?,
+        };
+        let volume = match opened_one {
             Ok(volume) => volume,
             Err(absent) => {
                 tracing::error!("volume {name} is not served: {}", absent.why());
@@ -281,6 +299,24 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
         opened.served.push(Served { volume, front, read_only: asked.read_only });
     }
     Ok(opened)
+}
+
+/// Opens the volumes that are images, all at the same time: a cluster that does not answer, or another client's lock, is
+/// waited for once.
+async fn open_images(
+    plan: &Plan,
+    remembered: &Volumes,
+    pool: &Pool,
+) -> BTreeMap<String, Result<Volume, Error>> {
+    let is_image = |name: &&String| remembered.superblock(name).is_ok_and(|known| known.image.is_some());
+    let opens = plan.config().volumes.iter().map(|asked| &asked.name).filter(is_image).map(|name| {
+        let (volumes, buffers, named) = (remembered.clone(), pool.clone(), name.clone());
+        async move {
+            let opened = rt::blocking(move || volumes.open(&named, &buffers)).await;
+            (name.clone(), opened)
+        }
+    });
+    join_all(opens).await.into_iter().collect()
 }
 
 /// Opens a volume, unless its files are lost or do not answer.
@@ -310,6 +346,15 @@ fn open_one(
             }
         }
     };
+    judged(remembered, name, opened)
+}
+
+/// A volume, or why it is not served, or why the server does not start.
+fn judged(
+    remembered: &Volumes,
+    name: &str,
+    opened: Result<Volume, Error>,
+) -> Result<Result<Volume, Absent>, Unserved> {
     match opened {
         Ok(volume) => Ok(Ok(volume)),
         Err(e) => Ok(Err(Absent::of(remembered, name, &e)?.ok_or(Unserved::Open(e))?)),
@@ -322,6 +367,15 @@ pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Error> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
     growth.accept()
+}
+
+/// Ends the use of volumes whose storage others may wait for, all at the same time. Blocks, for a limited time.
+pub(super) fn end(volumes: &[Served]) {
+    std::thread::scope(|scope| {
+        for served in volumes {
+            scope.spawn(|| served.volume.growth.end());
+        }
+    });
 }
 
 /// The served volumes in the ready line.

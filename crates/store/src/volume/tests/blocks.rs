@@ -2,8 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use weft_ceph::{Client, DEFAULT_ID, ImageSpec};
 use weft_machine::buf::MAX_BUF;
 use weft_machine::file::busy::{self, Inode};
 use weft_machine::{File, Pool, rt};
@@ -11,6 +13,7 @@ use weft_machine::{File, Pool, rt};
 use crate::Error;
 use crate::block::{Block, BlockOp, Extent, Medium, Outcome};
 use crate::volume::plain::{Direct, Plain};
+use crate::volume::rbd::{ImageRecord, Rbd};
 
 /// Room for a huge page, if available, followed by small ones.
 const SIZE: u64 = 3 << 20;
@@ -18,7 +21,8 @@ const SIZE: u64 = 3 << 20;
 struct Bench {
     name: &'static str,
     block: Arc<dyn Block>,
-    plain: Arc<Plain>,
+    /// Unless it is an image.
+    plain: Option<Arc<Plain>>,
     pool: Pool,
     _dir: tempfile::TempDir,
 }
@@ -57,9 +61,26 @@ fn every_block() -> Vec<Bench> {
             },
         };
         let plain = Arc::new(block);
-        benches.push(Bench { name, block: plain.clone(), plain, pool, _dir: dir });
+        benches.push(Bench { name, block: plain.clone(), plain: Some(plain), pool, _dir: dir });
     }
+    benches.extend(image());
     benches
+}
+
+/// A new image, if `make test-ceph` runs this suite: `WEFT_TEST_CEPH` is the configuration of its cluster, in which objects are
+/// smaller than [`SIZE`].
+fn image() -> Option<Bench> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let conf = std::env::var_os("WEFT_TEST_CEPH")?;
+    let name = format!("rbd/suite-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let spec: ImageSpec = name.parse().expect("a name");
+    let client = Client { conf: conf.into(), id: DEFAULT_ID.to_owned() };
+    weft_ceph::create(&client, &spec, SIZE).expect("an image");
+    let record = ImageRecord { spec, client, holder: String::new() };
+    let pool = Pool::new(4 * MAX_BUF);
+    let block = Arc::new(Rbd::open(&record, SIZE, &pool).expect("it is opened"));
+    let dir = tempfile::tempdir().expect("a folder");
+    Some(Bench { name: "rbd", block, plain: None, pool, _dir: dir })
 }
 
 impl Bench {
@@ -292,7 +313,7 @@ fn reads_of_a_file_are_ranges_that_nobody_has_read() {
         let read = bench.submit(BlockOp::Read { offset: 4096, len: 65_536 }).await.expect("it is read");
         let Outcome::Data(payload) = read else { panic!("{read:?}") };
         let is_range = matches!(payload, weft_machine::Payload::File(_));
-        assert_eq!(is_range, bench.name != "direct", "{}", bench.name);
+        assert_eq!(is_range, !["direct", "rbd"].contains(&bench.name), "{}", bench.name);
         // Aligned writes that bypass the page cache, and others, see each other.
         bench.write(4096, &[7; 4096]).await;
         assert_eq!(bench.read(4097, 4095).await, [7; 4095]);
@@ -321,7 +342,8 @@ fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
     for (name, change) in changes(&Pool::new(4 * MAX_BUF)) {
         let Some(bench) = every_block().into_iter().find(|bench| bench.name == name) else { continue };
         rt::block_on(async {
-            let held = bench.plain.abandoned().hold();
+            let plain = bench.plain.as_ref().expect("it has a file");
+            let held = plain.abandoned().hold();
             let mut dropped = bench.block.submit(change.clone());
             assert!(futures_util::poll!(&mut dropped).is_pending(), "{name}: {change:?}");
             // Until it has a thread.
@@ -351,10 +373,11 @@ fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
     let zeroes = |keep_space| BlockOp::WriteZeroes { offset, len, durable, keep_space, fast: false };
     for change in [BlockOp::Trim { offset, len, durable }, zeroes(false), zeroes(true)] {
         each(async |bench| {
-            let held = bench.plain.abandoned().hold();
+            let Some(plain) = &bench.plain else { return };
+            let held = plain.abandoned().hold();
             let mut changes = bench.block.submit(change.clone());
             assert!(futures_util::poll!(&mut changes).is_pending());
-            assert!(busy::is_locked(bench.plain.content()), "{}: {change:?}", bench.name);
+            assert!(busy::is_locked(plain.content()), "{}: {change:?}", bench.name);
             assert!(bench.block.memory().is_none(), "{}: whoever stores to it does not wait", bench.name);
             // Not aligned, so it goes by the page cache.
             let mut writes = Box::pin(bench.write(8193, b"after"));
@@ -363,7 +386,7 @@ fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
             changes.await.expect("it is changed");
             writes.await;
             assert_eq!(bench.read(8193, 5).await, b"after");
-            assert!(!busy::is_locked(bench.plain.content()), "nothing is left of it");
+            assert!(!busy::is_locked(plain.content()), "nothing is left of it");
         });
     }
 }
@@ -372,14 +395,33 @@ fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
 fn direct_writes_wait_for_a_range_that_is_freed_in_no_workers_place() {
     let Some(bench) = every_block().into_iter().find(|bench| bench.name == "direct") else { return };
     rt::block_on(async {
-        let claim = busy::alone(Inode::of(bench.plain.content()).expect("its inode")).await;
-        let held = bench.plain.abandoned().hold();
+        let plain = bench.plain.as_ref().expect("it has a file");
+        let claim = busy::alone(Inode::of(plain.content()).expect("its inode")).await;
+        let held = plain.abandoned().hold();
         let mut writes = Box::pin(bench.write(0, &[7; 4096]));
         assert!(futures_util::poll!(&mut writes).is_pending());
         drop(writes);
-        assert!(!bench.plain.abandoned().any(), "no worker has it");
+        assert!(!plain.abandoned().any(), "no worker has it");
         drop((held, claim));
         bench.write(0, &[7; 4096]).await;
+    })
+    .expect("the loop starts");
+}
+
+/// librbd goes on with a request whose future was dropped.
+#[test]
+fn what_an_image_is_asked_after_a_dropped_write_comes_after_it() {
+    let Some(bench) = image() else { return };
+    rt::block_on(async {
+        for round in 0..200_u8 {
+            let old =
+                BlockOp::Write { offset: 0, data: vec![Bytes::from(vec![b'o'; 65_536])], durable: false };
+            let mut dropped = bench.block.submit(old);
+            assert!(futures_util::poll!(&mut dropped).is_pending(), "it is answered by the cluster");
+            drop(dropped);
+            bench.write(0, &[round; 8192]).await;
+            assert_eq!(bench.read(0, 8192).await, [round; 8192]);
+        }
     })
     .expect("the loop starts");
 }

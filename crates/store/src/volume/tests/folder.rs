@@ -11,6 +11,7 @@ use weft_machine::{File, Pool, rt};
 
 use crate::block::{Block, BlockOp, Medium, Outcome};
 use crate::health::Health;
+use crate::volume::medium::Opened;
 use crate::volume::plain::Plain;
 use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership, Superblock};
 use crate::volume::{Create, Error, Growth, Listed, Metadata, Storage, Volumes};
@@ -308,7 +309,7 @@ fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() 
     let (_end, pipe) = std::io::pipe().expect("a pipe");
     let block = Plain::new(File::from(OwnedFd::from(pipe)), None, Medium::File, superblock.size);
     let block = Arc::new(block);
-    let growth = Growth::new(metadata, block.clone(), superblock);
+    let growth = Growth::new(metadata, Opened::Plain(block.clone()), superblock);
     let told = |growth: &Growth| growth.trouble().filter(|why| why.contains("every flush fails"));
     assert_eq!(told(&growth), None);
     for _ in 0..2 {
@@ -346,7 +347,7 @@ fn a_full_disk_below_a_volume_is_told_with_the_volume() {
     }
     let health = Health::of_volume("vol1", Some(&home.file()));
     let block = Arc::new(Plain::new(file, None, Medium::File, superblock.size).heard_by(health));
-    let growth = Growth::new(metadata, block.clone(), superblock);
+    let growth = Growth::new(metadata, Opened::Plain(block.clone()), superblock);
     let written = BlockOp::Write { offset: 0, data: vec![Bytes::from_static(&[1; 4096])], durable: false };
     assert!(rt::block_on(block.submit(written)).expect("the loop starts").is_err());
     assert!(growth.trouble().is_some_and(|why| why.contains("the disk of the volume's file")));
@@ -421,7 +422,8 @@ fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
     let taken = |size| Create { allocate: true, ..on(Storage::Ram, size) };
     let occupied = |name| {
         let volume = home.volumes.open(name, &home.pool).expect("it opens");
-        rustix::fs::fstat(&volume.content).expect("it is there").st_blocks * 512
+        rustix::fs::fstat(volume.content.as_ref().expect("it has a file")).expect("it is there").st_blocks
+            * 512
     };
     home.volumes.create("sparse", &on(Storage::Ram, 3 << 20)).expect("it is created");
     assert_eq!(occupied("sparse"), 0);
@@ -430,7 +432,11 @@ fn memory_is_taken_when_that_was_asked_for_and_no_more_than_there_is() {
     assert_eq!(occupied("taken"), 3 << 20);
     let volume = home.volumes.open("taken", &home.pool).expect("it opens");
     volume.growth.grow(5 << 20).expect("it grows");
-    assert_eq!(rustix::fs::fstat(&volume.content).expect("it is there").st_blocks * 512, 5 << 20);
+    assert_eq!(
+        rustix::fs::fstat(volume.content.as_ref().expect("it has a file")).expect("it is there").st_blocks
+            * 512,
+        5 << 20
+    );
     assert!(matches!(volume.growth.grow(1 << 60), Err(Error::Io { .. })));
     assert_eq!(volume.block.geometry().size, 5 << 20);
     home.volumes.create("large", &taken(1 << 60)).expect("nothing is taken before it opens");

@@ -46,7 +46,7 @@ impl Kept {
                     .into(),
             )
         } else if old.is_some_and(|old| !is_same_file(old)) {
-            let path = now.path.display();
+            let path = now.storage();
             Some(format!("{path} is not the group's file: another file was accepted in its place"))
         } else if now.size < self.size {
             Some(format!("it has shrunk: it has {} bytes and had {}", now.size, self.size))
@@ -72,6 +72,7 @@ mod tests {
             taken: false,
             created: 1_790_000_000,
             path: "/srv/vol1.img".into(),
+            image: None,
             file: Some(FileIdentity { inode: 11, born_us: Some(5) }),
             membership: None,
         }
