@@ -346,7 +346,8 @@ impl Message {
             Message::Consumed { operations } => (7, [*operations, 0, 0], &[]),
         };
         assert!(addresses.len() <= MAX_ADDRESSES);
-        let mut bytes = Vec::with_capacity(HEAD_LEN.saturating_add(addresses.len().saturating_mul(ADDRESS_LEN)));
+        let mut bytes =
+            Vec::with_capacity(HEAD_LEN.saturating_add(addresses.len().saturating_mul(ADDRESS_LEN)));
         bytes.extend([kind, 0]);
         bytes.extend((addresses.len() as u16).to_be_bytes());
         words.iter().for_each(|word| bytes.extend(word.to_be_bytes()));
