@@ -8,10 +8,10 @@
 
 use std::io;
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ use crate::spec::ImageSpec;
 
 /// How often the lock is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks of which both must miss the lock: after a break of the network librbd takes it anew.
+/// How long the lock must be missing: after a break of the network librbd takes it anew.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the end of an image may take.
 const END: Duration = Duration::from_secs(5);
@@ -63,6 +63,8 @@ struct State {
     size: AtomicU64,
     /// Why nothing is carried out any more.
     over: OnceLock<String>,
+    /// Whether a request has asked for a look that is still to come: one is enough, however many requests fail.
+    look_asked: AtomicBool,
 }
 
 impl State {
@@ -136,7 +138,12 @@ impl Image {
         let size = image.size().map_err(|e| failed(&spec, e))?;
         let (image, state) = (
             Arc::new(Handle(RwLock::new(Some(image)))),
-            Arc::new(State { spec: spec.clone(), size: AtomicU64::new(size), over: OnceLock::new() }),
+            Arc::new(State {
+                spec: spec.clone(),
+                size: AtomicU64::new(size),
+                over: OnceLock::new(),
+                look_asked: AtomicBool::new(false),
+            }),
         );
         let (of_thread, told) = (image.clone(), state.clone());
         let run = move || serve(&todo, &of_thread, &told);
@@ -191,7 +198,9 @@ impl Image {
             self.state.lose();
         } else if e.kind() == io::ErrorKind::ReadOnlyFilesystem {
             // librbd has no lock to write with. The thread finds out whether it is gone for good.
-            self.tasks.tell();
+            if !self.state.look_asked.swap(true, Ordering::AcqRel) {
+                self.tasks.tell();
+            }
         }
         // The first reason, if there is one by now.
         self.usable().and(Err(e))
@@ -253,21 +262,43 @@ impl Image {
         Ok((ranges(diff, offset, end), end))
     }
 
-    /// Changes the size. Blocks, for a limited time.
-    pub fn resize(&self, size: u64) -> Result<(), Error> {
+    /// Makes it at least that long. Blocks, for a limited time.
+    pub fn grow(&self, size: u64) -> Result<(), Error> {
+        self.resize(size, move |now| now < size)
+    }
+
+    /// Makes it that short, if it is longer. Blocks, for a limited time.
+    pub fn shrink(&self, size: u64) -> Result<(), Error> {
+        self.resize(size, move |now| now > size)
+    }
+
+    /// Changes the size if that `is_needed`, which the image's thread decides when it is its turn: somebody else may have changed it by then.
+    fn resize(&self, size: u64, is_needed: impl Fn(u64) -> bool + Send + 'static) -> Result<(), Error> {
         let failed = |why| Error::Failed { doing: "cannot resize", spec: self.spec().clone(), why };
         self.usable().map_err(failed)?;
         let (send, sized) = mpsc::channel();
         let state = self.state.clone();
+        // Taken by who is first: the thread that begins, or who gives up. What was given up must not happen later, after another change.
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let begins = is_wanted.clone();
         let resize = move |image: &OpenImage| {
-            let done = image.resize(size).and_then(|()| image.size());
+            if !begins.swap(false, Ordering::AcqRel) {
+                return;
+            }
+            let done = image.size().and_then(|now| match is_needed(now) {
+                true => image.resize(size).and_then(|()| image.size()),
+                false => Ok(now),
+            });
             // Whoever asked may have given up.
             let _ = send.send(done.map(|size| state.size.store(size, Ordering::Release)));
         };
         self.tasks.give(Box::new(resize));
         match sized.recv_timeout(RESIZE) {
             Ok(done) => self.heard(done).map_err(failed),
-            Err(_) => Err(Error::Silent { spec: self.spec().clone(), seconds: RESIZE.as_secs() }),
+            Err(_) => {
+                is_wanted.store(false, Ordering::Release);
+                Err(Error::Silent { spec: self.spec().clone(), seconds: RESIZE.as_secs() })
+            }
         }
     }
 
@@ -322,9 +353,9 @@ impl Drop for Tasks {
 
 /// The thread of an image, until it is closed.
 fn serve(todo: &Receiver<Task>, handle: &Handle, state: &State) {
-    let mut missing = false;
+    let mut missing_since = None;
     loop {
-        let wait = if missing { LOOK_AGAIN } else { LOOK_EVERY };
+        let wait = if missing_since.is_some() { LOOK_AGAIN } else { LOOK_EVERY };
         let task = todo.recv_timeout(wait);
         let told = match task {
             Ok(Task::Close(told)) => told,
@@ -336,19 +367,16 @@ fn serve(todo: &Receiver<Task>, handle: &Handle, state: &State) {
                 continue;
             }
             Ok(Task::Look) => {
+                state.look_asked.store(false, Ordering::Release);
                 if let Some(image) = &*handle.read() {
                     see_size(image, state);
-                    // Looked at again soon, because a request may have failed for it.
-                    missing = has_no_lock(image, state);
+                    missing_since = look_at_lock(image, state, missing_since);
                 }
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => {
-                let still = handle.read().as_ref().is_some_and(|image| has_no_lock(image, state));
-                if still && missing {
-                    state.lose();
-                }
-                missing = still;
+                let image = handle.read();
+                missing_since = image.as_ref().and_then(|image| look_at_lock(image, state, missing_since));
                 continue;
             }
         };
@@ -359,6 +387,18 @@ fn serve(todo: &Receiver<Task>, handle: &Handle, state: &State) {
         }
         return;
     }
+}
+
+/// Since when the lock is missing, which ends everything after [`LOOK_AGAIN`].
+fn look_at_lock(image: &OpenImage, state: &State, missing_since: Option<Instant>) -> Option<Instant> {
+    if !has_no_lock(image, state) {
+        return None;
+    }
+    let since = missing_since.unwrap_or_else(Instant::now);
+    if since.elapsed() >= LOOK_AGAIN {
+        state.lose();
+    }
+    Some(since)
 }
 
 fn see_size(image: &OpenImage, state: &State) {

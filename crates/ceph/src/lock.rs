@@ -58,7 +58,9 @@ pub(crate) fn take(
         std::thread::sleep(AGAIN);
     }
     let own = image.holder().map_err(failed("cannot ask who has the lock of"))?;
-    Ok(own.as_ref().map(text).unwrap_or_default())
+    // If somebody has broken it meanwhile, that holder is not this process.
+    let has = image.has_lock().map_err(failed("cannot ask who has the lock of"))?;
+    Ok(own.as_ref().filter(|_| has).map(text).unwrap_or_default())
 }
 
 /// Whether the holder keeps its lock.

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use self::busy::{Claim, Inode, Unlocked};
@@ -467,15 +467,6 @@ impl File {
             return Ok(self.known(StatxFlags::SIZE)?.stx_size);
         }
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
-    }
-
-    /// The size of a regular file now, like [`File::len`]: the end of the file is asked for, which costs the kernel a fraction of
-    /// what all of its attributes do. The descriptor's own position moves, which nothing here uses.
-    pub fn end(&self) -> io::Result<u64> {
-        if self.0.memory.is_some() || self.blocking().is_some() {
-            return self.len();
-        }
-        rustix::fs::seek(&self.0.fd, SeekFrom::End(0)).map_or_else(|_| self.len(), Ok)
     }
 
     /// Attributes as cached by the kernel, because the file system may block and is not queried.

@@ -164,19 +164,6 @@ fn a_query_of_the_page_cache_covers_what_lies_around() {
 }
 
 #[test]
-fn the_end_of_a_file_is_its_length() {
-    run(async {
-        for file in files_of(b"seven..") {
-            assert_eq!(file.end().expect("size"), 7);
-            file.write_at(10, &[Bytes::from_static(b"more")]).await.expect("write");
-            assert_eq!(file.end().expect("size"), 14);
-            file.set_len(3).expect("truncate");
-            assert_eq!((file.end().expect("size"), file.len().expect("size")), (3, 3));
-        }
-    });
-}
-
-#[test]
 fn a_file_in_memory_shrinks_and_grows_without_showing_old_bytes() {
     run(async {
         let pool = Pool::new(0);

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{buf, rt};
+use weft_machine::rt;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{Command, HEADER_LEN, Header, NtStatus, change_notify, lock};
 
@@ -310,16 +310,14 @@ impl Admitted {
     }
 
     /// Copies a short request out of the buffer that it was received into. That buffer holds many requests, and one of them may wait for
-    /// hours: CHANGE_NOTIFY and LOCK wait for other clients, a READ and a WRITE for a disk.
+    /// hours: CHANGE_NOTIFY and LOCK wait for other clients, a READ for a disk. A WRITE stays, because its payload is not copied.
     pub fn leave_buffer(&mut self) {
+        if self.header.command == Command::Write {
+            return;
+        }
         let used = used_len(self.header.command, &self.message);
         if let Some(used) = self.message.get(..used).filter(|used| used.len() <= SHORT_BYTES) {
-            let mut own = vec![0; used.len()];
-            match self.header.command {
-                Command::Write => buf::copy(&mut own, used),
-                _ => own.copy_from_slice(used),
-            }
-            self.message = Bytes::from(own);
+            self.message = Bytes::copy_from_slice(used);
         }
     }
 

@@ -220,9 +220,7 @@ impl Growth {
         *superblock = metadata.write(&new)?;
         let file = match opened {
             Opened::Rbd(rbd) => {
-                if rbd.image().size() > before.file {
-                    rbd.image().resize(before.file)?;
-                }
+                rbd.image().shrink(before.file)?;
                 rbd.shrunk(before.size);
                 return Ok(());
             }
@@ -301,9 +299,7 @@ fn file_bytes(file: impl AsFd) -> io::Result<u64> {
 
 fn lengthen(superblock: &Superblock, opened: &Opened, size: u64) -> Result<(), Error> {
     let (file, path) = match opened {
-        // Somebody else may have made it longer.
-        Opened::Rbd(rbd) if rbd.image().size() >= size => return Ok(()),
-        Opened::Rbd(rbd) => return Ok(rbd.image().resize(size)?),
+        Opened::Rbd(rbd) => return Ok(rbd.image().grow(size)?),
         Opened::Plain(plain) => (plain.content(), &superblock.path),
     };
     if superblock.medium == Medium::Device {

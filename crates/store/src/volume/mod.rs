@@ -633,11 +633,14 @@ impl Metadata {
         }))
     }
 
-    /// Follows an open image: its size is that of the volume if it has grown, and whoever holds its lock is recorded.
+    /// Follows an open image: its size is that of the volume if it has grown and is still the same one, and whoever holds its lock is
+    /// recorded.
     fn follow(&self, old: Superblock, opened: &Opened) -> Result<Superblock, Error> {
         let (Opened::Rbd(rbd), Some(image)) = (opened, &old.image) else { return Ok(old) };
         let image = image.held_by(rbd.image().holder());
-        let size = rbd.geometry().size.max(old.size);
+        let now = rbd::identity(rbd.image().identity());
+        let is_same = old.file.is_none_or(|file| file.is(&now));
+        let size = if is_same { rbd.geometry().size.max(old.size) } else { old.size };
         self.write(&Superblock { image: Some(image), size, ..old })
     }
 

@@ -16,7 +16,7 @@ pub struct Plain(pub File);
 
 impl Plain {
     fn read(&self, offset: u64, len: usize, size: Option<u64>) -> Result<Payload, Error> {
-        let size = size.map_or_else(|| self.0.end(), Ok)?;
+        let size = size.map_or_else(|| self.0.len(), Ok)?;
         Ok(range(&self.0, size, offset, len))
     }
 
