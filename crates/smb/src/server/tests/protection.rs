@@ -355,31 +355,32 @@ fn a_plain_read_stays_a_file_range_and_no_read_is_copied() {
         let parts_of = async |client: &mut Client| {
             let request = client.request(Command::Read, |out| read_request(file, 65_536).emit(out));
             client.send(request);
-            let (before, _) = buf::copies();
+            let (_, before) = buf::copies();
             let outgoing = client.wire.recv_outgoing().await.unwrap();
-            (outgoing.parts, buf::copies().0 - before)
+            (outgoing.parts, buf::copies().1 - before)
         };
-        let (parts, copies) = parts_of(&mut client).await;
+        let (parts, copied) = parts_of(&mut client).await;
         assert!(matches!(
             &parts[..],
             [Part::Bytes(head), Part::Payload { data: Payload::File(range), to: To::Inline }]
                 if head.len() == 80 && range.len == 65_536
         ));
-        assert_eq!(copies, 0);
+        assert_eq!(copied, 0);
 
         client.sign = true;
-        let (parts, copies) = parts_of(&mut client).await;
+        let (parts, copied) = parts_of(&mut client).await;
         let [Part::Bytes(head), Part::Payload { data: Payload::Chain(chain), .. }] = &parts[..] else {
             panic!("{parts:?}")
         };
         let whole = [&head[..], &chain[0][..]].concat();
         assert!(client.keys.as_ref().unwrap().signing.verify(Sender::Server, &whole));
-        assert_eq!(copies, 0);
+        assert_eq!(copied, 0);
 
         client.seal = true;
-        let (parts, copies) = parts_of(&mut client).await;
+        let (parts, copied) = parts_of(&mut client).await;
         assert!(matches!(&parts[..], [Part::Bytes(all)] if all.len() == TRANSFORM_LEN + 80 + 65_536));
-        assert_eq!(copies, 0);
+        // Some ciphers are fastest in place, and then the request is copied to be decrypted.
+        assert!(copied < 1024, "{copied}");
     });
 }
 
