@@ -131,8 +131,10 @@ def shown(figure, columns):
 
 def where(figure, most):
     """Where the instructions go: the functions with the most of their own, per operation."""
-    print("    locks, by who takes them:")
-    for name, calls in figure.profile.callers(CALLS["locks"]).most_common():
+    locks = figure.profile.callers(CALLS["locks"])
+    if locks:
+        print("    locks, by who takes them:")
+    for name, calls in locks.most_common():
         # A module's own `lock` only calls Mutex::lock: who called it says what was locked.
         within = figure.profile.callers(re.compile(f"^{re.escape(name)}$")) if name.endswith("::lock") else {}
         by = "; by " + ", ".join(f"{caller} {count / figure.operations:.2f}" for caller, count in within.items()) if within else ""

@@ -53,8 +53,8 @@ class Sealed(smb3.Link):
         return super().heard(message)
 
 
-def writing(file, data):
-    return struct.pack("<HHIQ16sIIHHI", 49, 112, len(data), 0, file.id, 0, 0, 0, 0, 0) + data
+def writing(file, data, offset=0):
+    return struct.pack("<HHIQ16sIIHHI", 49, 112, len(data), offset, file.id, 0, 0, 0, 0, 0) + data
 
 
 @unittest.skipIf(smb3.spnego is None, "needs pyspnego")
@@ -147,8 +147,8 @@ class Buffers(unittest.TestCase):
         link, tree = silent[0]
         big = tree.open("big")
         for at in range(4):
-            body = struct.pack("<HHIQ16sIIHHI", 49, 112, LARGE_BYTES, at * LARGE_BYTES, big.id, 0, 0, 0, 0, 0)
-            number, message = self.request(tree, smb3.WRITE, body + bytes(LARGE_BYTES), charge=LARGE_BYTES >> 16)
+            body = writing(big, bytes(LARGE_BYTES), at * LARGE_BYTES)
+            number, message = self.request(tree, smb3.WRITE, body, charge=LARGE_BYTES >> 16)
             link.transmit(message)
             self.assertEqual(link.answer(number).status, 0)
         files = [tree.open("big", how=smb3.OPEN) for _, tree in silent]

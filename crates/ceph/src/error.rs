@@ -40,7 +40,7 @@ pub enum Error {
         /// The limit.
         seconds: u64,
     },
-    /// The monitors may have answered, but whoever has the data has not.
+    /// The cluster's storage daemons have not answered, even if its monitors have.
     #[error(
         "the cluster has not answered for {spec} within {seconds} s: `ceph health detail` shows which of its daemons are missing"
     )]

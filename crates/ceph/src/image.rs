@@ -330,7 +330,7 @@ struct Tasks(Sender<Task>);
 
 impl Tasks {
     fn tell(&self) {
-        // A thread that has ended has panicked, and whoever waits for a job learns that.
+        // Sending fails only if the thread has panicked. Its jobs are dropped then, which their callers notice.
         let _ = self.0.send(Task::Look);
     }
 

@@ -13,9 +13,8 @@
 //! native       the C objects, each with its one owner; the only unsafe code
 //! ```
 //!
-//! librados blocks as long as a cluster does not answer, so nothing here calls it on the caller's thread except the requests
-//! that librbd carries out by itself: those return at once, and librbd's own threads wake whoever awaits them. Everything else
-//! is done by the image's thread.
+//! librados blocks as long as a cluster does not answer. So only asynchronous requests are submitted on the caller's thread: the call
+//! returns at once, and a thread of librbd wakes the task that awaits the result. All other calls are made by the image's thread.
 #![deny(unsafe_code)]
 
 mod answer;

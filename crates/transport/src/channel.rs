@@ -416,15 +416,6 @@ pub trait Channel {
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>>;
     /// A message that has already arrived, without waiting: lets a server take a batch per wake-up.
     fn try_recv(&self) -> Option<Message>;
-    /// Whether [`Channel::look`] finds messages: the medium can be asked without a system call.
-    fn can_look(&self) -> bool {
-        false
-    }
-    /// Asks the medium for a message, without waiting: for somebody who expects an answer sooner than a task could be woken
-    /// for it. Whoever sleeps in `recv` is woken only for further messages.
-    fn look(&self) -> Option<Message> {
-        None
-    }
     /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future does
     /// not cancel the message.
     fn send(&self, message: Outgoing) -> Sending;

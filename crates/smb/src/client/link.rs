@@ -94,54 +94,7 @@ pub(super) struct Link {
 struct Shared {
     channel: Rc<dyn Channel>,
     pool: Pool,
-    eagerness: Eagerness,
     state: RefCell<State>,
-}
-
-/// How often a lone request looks for its answer before it sleeps: some microseconds, in which a server in shared memory
-/// has answered a short READ.
-const LOOKS: u32 = 48;
-/// After so many requests in a row whose answers took longer, looking becomes rare:
-const LOOKS_LOST: u32 = 4;
-/// one request out of this many.
-const LOOKS_RARITY: u32 = 64;
-
-/// Whether requests look for their answers themselves. A task that is woken for the answer, and wakes the request's, would cost as
-/// much as half of a short READ.
-struct Eagerness {
-    can_look: bool,
-    lost_in_a_row: Cell<u32>,
-    requests_without: Cell<u32>,
-}
-
-impl Eagerness {
-    fn of(channel: &dyn Channel) -> Eagerness {
-        Eagerness {
-            can_look: channel.can_look(),
-            lost_in_a_row: Cell::new(0),
-            requests_without: Cell::new(0),
-        }
-    }
-
-    /// Whether the next request looks.
-    fn looks(&self) -> bool {
-        if !self.can_look {
-            return false;
-        }
-        if self.lost_in_a_row.get() < LOOKS_LOST {
-            return true;
-        }
-        self.requests_without.set(self.requests_without.get().saturating_add(1));
-        let looks = self.requests_without.get() >= LOOKS_RARITY;
-        if looks {
-            self.requests_without.set(0);
-        }
-        looks
-    }
-
-    fn has_looked(&self, found: bool) {
-        self.lost_in_a_row.set(if found { 0 } else { self.lost_in_a_row.get().saturating_add(1) });
-    }
 }
 
 /// The right to send one request with this charge.
@@ -163,7 +116,6 @@ impl Link {
     /// Takes over a fresh channel.
     pub fn new(channel: Rc<dyn Channel>, pool: Pool, credits: u16, timeout: Duration) -> Link {
         let shared = Rc::new(Shared {
-            eagerness: Eagerness::of(&*channel),
             channel,
             pool,
             state: RefCell::new(State {
@@ -365,7 +317,7 @@ fn launch(shared: &Rc<Shared>, message_id: u64, outgoing: Outgoing) -> Pending {
         // The message may have left in part, so the connection is unusable.
         shared.end(e.into());
     }
-    Pending { shared: shared.clone(), message_id, region: None, has_looked: false, at_work: None }
+    Pending { shared: shared.clone(), message_id, region: None, at_work: None }
 }
 
 impl Drop for Link {
@@ -451,22 +403,6 @@ impl Shared {
         state.pending.retain(|_, slot| !matches!(slot.state, SlotState::Abandoned(_)));
         state.credits.wake_all();
         self.channel.close();
-    }
-
-    /// Looks for an answer for a moment, and processes what comes.
-    fn look(self: &Rc<Self>) {
-        for _ in 0..LOOKS {
-            let Some(message) = self.channel.look() else {
-                std::hint::spin_loop();
-                continue;
-            };
-            self.eagerness.has_looked(true);
-            if let Err(e) = self.handle(message.body) {
-                self.end(e);
-            }
-            return;
-        }
-        self.eagerness.has_looked(false);
     }
 
     /// Processes a frame.
@@ -662,8 +598,6 @@ pub(super) struct Pending {
     message_id: u64,
     /// Memory that the request exposes to the server; whoever takes the response revokes it.
     pub region: Option<Region>,
-    /// It has looked for its answer itself, and sleeps from then on.
-    has_looked: bool,
     /// Runs while the server is working, if that has a time limit.
     at_work: Option<(Duration, LocalBoxFuture<'static, ()>)>,
 }
@@ -704,28 +638,11 @@ impl Future for Pending {
                 if let Some(e) = &state.ended {
                     return Poll::Ready(Err(e.clone()));
                 }
-                // With other requests under way, their answers keep the receiver awake.
-                if waker.is_none()
-                    && !this.has_looked
-                    && state.pending.len() == 1
-                    && this.shared.eagerness.looks()
-                {
-                    this.has_looked = true;
-                    let shared = this.shared.clone();
-                    drop(guard);
-                    shared.look();
-                    return self.poll(cx);
-                }
-                let Some(Slot { state: SlotState::Waiting(waker), async_id, command, .. }) =
-                    state.pending.get_mut(&this.message_id)
-                else {
-                    return Poll::Ready(Err(Error::Closed));
-                };
                 match waker {
                     Some(waker) => waker.clone_from(cx.waker()),
                     None => *waker = Some(cx.waker().clone()),
                 }
-                let at_work = async_id.is_some().then_some(*command);
+                let at_work = slot.async_id.is_some().then_some(slot.command);
                 drop(guard);
                 return at_work.map_or(Poll::Pending, |command| this.poll_work(command, cx));
             }

@@ -389,7 +389,7 @@ fn open(session: &Session, body: &[u8], plain: &mut [u8]) -> Result<(), Reason> 
 /// Decrypts a message for which [`Opened::at_once`] had no buffer.
 async fn decrypt(connection: &Connection, body: &Bytes) -> Result<Opened, Reason> {
     let (session, len) = sealed_by(connection, body)?;
-    let room = connection.server.to_decrypt(len).await;
+    let room = connection.server.spare.to_decrypt(len).await;
     Opened::into_room(session, body, room, len)
 }
 
@@ -404,8 +404,7 @@ async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reas
         agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
         Bytes::from(plain)
     } else {
-        let server = &connection.server;
-        let mut plain = server.spare.to_decompress(&server.config.pool, len).await;
+        let mut plain = connection.server.spare.to_decompress(len).await;
         plain.set_len(len);
         agreed.decompress(body, &mut plain).map_err(|corrupt| corrupt.0)?;
         plain.freeze()

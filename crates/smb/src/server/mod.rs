@@ -47,7 +47,7 @@ use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::budget::Holder;
 use weft_machine::nss::Lookups;
 use weft_machine::rt::Drain;
-use weft_machine::{Budget, Buf, Pool, Source};
+use weft_machine::{Budget, Pool, Source};
 use weft_store::audit::Audit;
 use weft_store::rights::Right;
 use weft_store::vfs::{CurrentShares, Share, ShareKey, Vfs};
@@ -337,6 +337,7 @@ impl Server {
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
         let shares = CurrentShares::new(std::mem::take(&mut config.shares));
+        let spare = Spare::new(config.pool.clone());
         Arc::new(Server {
             config,
             shares,
@@ -351,13 +352,8 @@ impl Server {
             descriptors,
             name,
             drain: Drain::default(),
-            spare: Spare::default(),
+            spare,
         })
-    }
-
-    /// Room for `len` bytes that are decrypted. The caller may hold the encrypted ones in a buffer of the pool.
-    async fn to_decrypt(&self, len: usize) -> Buf {
-        self.spare.to_decrypt(&self.config.pool, len).await
     }
 
     /// Returns memory that was not needed lately to the system. Must be called every few seconds, as [`Pool::trim`].

@@ -12,37 +12,37 @@ const SPARE_BYTES: usize = 4 * MAX_BUF;
 
 /// See the module.
 pub(super) struct Spare {
+    pool: Pool,
     decrypted: Pool,
     decompressed: Pool,
 }
 
-impl Default for Spare {
-    fn default() -> Spare {
-        Spare { decrypted: Pool::new(SPARE_BYTES), decompressed: Pool::new(SPARE_BYTES) }
-    }
-}
-
 impl Spare {
-    /// Room for a message that is decrypted. The caller may hold the encrypted one.
-    pub(super) async fn to_decrypt(&self, pool: &Pool, len: usize) -> Buf {
-        room(pool, &self.decrypted, len).await
+    /// Beside this pool.
+    pub(super) fn new(pool: Pool) -> Spare {
+        Spare { pool, decrypted: Pool::new(SPARE_BYTES), decompressed: Pool::new(SPARE_BYTES) }
     }
 
-    /// Room for a message that is decompressed. The caller may hold the compressed one, decrypted.
-    pub(super) async fn to_decompress(&self, pool: &Pool, len: usize) -> Buf {
-        room(pool, &self.decompressed, len).await
+    /// Room for `len` bytes that are decrypted. The caller may hold the encrypted ones.
+    pub(super) async fn to_decrypt(&self, len: usize) -> Buf {
+        self.room(&self.decrypted, len).await
+    }
+
+    /// Room for `len` bytes that are decompressed. The caller may hold the compressed ones, decrypted.
+    pub(super) async fn to_decompress(&self, len: usize) -> Buf {
+        self.room(&self.decompressed, len).await
+    }
+
+    async fn room(&self, spare: &Pool, len: usize) -> Buf {
+        match self.pool.try_alloc(len) {
+            Some(room) => room,
+            None => spare.alloc(len).await,
+        }
     }
 
     /// Returns memory that was not needed lately to the system; see [`Pool::trim`].
     pub(super) fn trim(&self) {
         self.decrypted.trim();
         self.decompressed.trim();
-    }
-}
-
-async fn room(pool: &Pool, spare: &Pool, len: usize) -> Buf {
-    match pool.try_alloc(len) {
-        Some(room) => room,
-        None => spare.alloc(len).await,
     }
 }

@@ -349,26 +349,6 @@ impl Channel for Smbd {
         self.0.take()
     }
 
-    fn can_look(&self) -> bool {
-        self.0.bypass
-    }
-
-    fn look(&self) -> Option<Message> {
-        let core = &*self.0;
-        if !core.bypass {
-            return None;
-        }
-        core.queue_pair.look();
-        let was_reading = core.reading.replace(true);
-        core.drive(false);
-        core.reading.set(was_reading);
-        let message = core.take();
-        if !core.state.borrow().inbox.is_empty() {
-            core.relay.wake_reader();
-        }
-        message
-    }
-
     fn send(&self, mut outgoing: Outgoing) -> Sending {
         if let Some(source) = outgoing.source.take() {
             outgoing.parts.push(Part::Payload { data: source.freeze().into(), to: To::Inline });

@@ -204,7 +204,6 @@ over_every_provider! {
     hostile_peers_are_disconnected
     a_peer_of_another_version_is_told_so
     a_message_over_the_credits_ends_the_channel
-    a_look_takes_one_message_and_leaves_the_next_to_the_sleeper
 }
 
 async fn messages_of_every_size_both_ways(net: Net) {
@@ -228,31 +227,6 @@ async fn messages_of_every_size_both_ways(net: Net) {
     a.close();
     assert!(b.recv().await.unwrap().is_none());
     assert!(a.recv().await.unwrap().is_none());
-}
-
-async fn a_look_takes_one_message_and_leaves_the_next_to_the_sleeper(net: Net) {
-    let (a, b) = net.pair().await;
-    assert_eq!(b.can_look(), net.provider.name() == "shm");
-    assert!(b.look().is_none());
-    let reader = b.clone();
-    let sleeper = rt::spawn(async move { next(&reader).await });
-    rt::yield_now().await;
-    for message in ["warp", "weft"] {
-        a.send(Outgoing::bytes(Bytes::from(message))).await.unwrap();
-    }
-    match b.can_look() {
-        true => {
-            assert_eq!(b.look().unwrap().body, "warp");
-            assert_eq!(sleeper.await, "weft");
-        }
-        false => {
-            assert!(b.look().is_none());
-            assert_eq!((sleeper.await, next(&b).await), ("warp".into(), "weft".into()));
-        }
-    }
-    a.close();
-    assert!(b.recv().await.unwrap().is_none());
-    assert!(b.look().is_none());
 }
 
 async fn payload_is_written_into_the_peers_segments(net: Net) {

@@ -304,7 +304,8 @@ impl Start {
             let server = servers.nfs.clone();
             rt::spawn(async move { server.run_housekeeping().await }).detach();
             rt::spawn(acceptor.memory.clone().watch()).detach();
-            rt::spawn(keep_spare_trimmed(servers.smb.clone())).detach();
+            let server = servers.smb.clone();
+            rt::spawn(keep_trimmed(move || server.trim())).detach();
             let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
             ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());
         }
@@ -316,18 +317,10 @@ impl Start {
 /// then costs a page fault per 4 KiB, so it should survive the gap between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
-async fn keep_trimmed(pool: Pool) {
+async fn keep_trimmed(trim: impl Fn()) {
     loop {
         rt::sleep(TRIM_EVERY).await;
-        pool.trim();
-        heap::trim();
-    }
-}
-
-async fn keep_spare_trimmed(server: Arc<weft_smb::server::Server>) {
-    loop {
-        rt::sleep(TRIM_EVERY).await;
-        server.trim();
+        trim();
     }
 }
 
@@ -347,7 +340,12 @@ impl Buffers {
         if pool.try_alloc(1).is_none() {
             return Err(StartError::NoMemory);
         }
-        rt::spawn(keep_trimmed(pool.clone())).detach();
+        let trimmed = pool.clone();
+        let trim = move || {
+            trimmed.trim();
+            heap::trim();
+        };
+        rt::spawn(keep_trimmed(trim)).detach();
         let strangers = pool.for_strangers();
         Ok(Buffers { pool, strangers })
     }

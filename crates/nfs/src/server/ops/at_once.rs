@@ -2,6 +2,7 @@
 //!
 //! See RFC 1813 3.3.6 and 3.3.7. The checks are those of `read` and `write`, in the same order.
 
+use bytes::Buf as _;
 use futures_util::FutureExt;
 use weft_machine::Payload;
 use weft_store::opens::{Access, Range, Rights};
@@ -76,11 +77,9 @@ pub(in crate::server) fn write(
     meter: &CallMeter,
 ) -> Option<Answer> {
     let (head, data) = arguments.split_first_chunk::<WRITE_ARGUMENTS>()?;
-    let (offset, rest) = head.split_first_chunk()?;
-    let offset = u64::from_be_bytes(*offset);
-    let [count, stable, len] = [0, 4, 8]
-        .map(|at| rest.get(at..).and_then(<[u8]>::first_chunk).map(|word| u32::from_be_bytes(*word)));
-    let (count, stable, len) = (count?, stable?, len?);
+    let mut head = &head[..];
+    let offset = head.try_get_u64().ok()?;
+    let (count, stable, len) = (head.try_get_u32().ok()?, head.try_get_u32().ok()?, head.try_get_u32().ok()?);
     let is_whole = count == len && data.len() == (len as usize).checked_add(xdr::pad(len as usize))?;
     let is_short = len <= connection.max_payload();
     let is_inside = offset.checked_add(count.into()).is_some_and(|end| end <= MAX_FILE_SIZE);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::FutureExt;
 use weft_machine::{Payload, Time, rt};
 use weft_store::{OpenFile, Read};
@@ -269,11 +269,9 @@ impl Request<'_> {
         meter: &CallMeter,
     ) -> Option<Answer> {
         let (head, behind) = arguments.split_first_chunk::<WRITE_ARGUMENTS>()?;
-        let (offset, rest) = head.split_first_chunk()?;
-        let offset = u64::from_be_bytes(*offset);
-        let [stable, len] = [0, 4]
-            .map(|at| rest.get(at..).and_then(<[u8]>::first_chunk).map(|word| u32::from_be_bytes(*word)));
-        let (stable, len) = (stable?, len?);
+        let mut head = &head[..];
+        let offset = head.try_get_u64().ok()?;
+        let (stable, len) = (head.try_get_u32().ok()?, head.try_get_u32().ok()?);
         let (data, behind) = behind.split_at_checked((len as usize).checked_add(xdr::pad(len as usize))?)?;
         let wanted = self.wanted_behind(behind, message)?;
         let is_inside = offset.checked_add(len.into()).is_some_and(|end| end <= MAX_FILE_SIZE);

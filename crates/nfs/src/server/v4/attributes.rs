@@ -21,6 +21,13 @@ use super::names::{MAX_NAME, status};
 use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Node;
 
+/// Fills in those attributes of `$v` that are `$wanted`.
+macro_rules! give {
+    ($v:ident, $wanted:ident; $($field:ident $number:ident = $value:expr;)*) => {
+        $(if $wanted.has(attr::$number) { $v.$field = Some($value); })*
+    };
+}
+
 /// FH4_PERSISTENT.
 const PERSISTENT: u32 = 0;
 /// NFS4_CHANGE_TYPE_IS_TIME_METADATA.
@@ -162,13 +169,8 @@ fn node_values(
 ) -> Attributes {
     let mut v = common(cx, wanted);
     own_values(&mut v, node, known, wanted);
-    macro_rules! give {
-        ($($field:ident $number:ident = $value:expr;)*) => {
-            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
-        };
-    }
     if let Some(space) = space {
-        give! {
+        give! { v, wanted;
             files_avail FILES_AVAIL = space.files_free;
             files_free FILES_FREE = space.files_free;
             files_total FILES_TOTAL = space.files;
@@ -206,12 +208,7 @@ pub(super) const OWN: Bitmap = Bitmap::of(&[
 
 /// Fills in those of [`OWN`] that are wanted.
 pub(super) fn own_values(v: &mut Attributes, node: &Node<'_>, known: &Attr, wanted: Bitmap) {
-    macro_rules! give {
-        ($($field:ident $number:ident = $value:expr;)*) => {
-            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
-        };
-    }
-    give! {
+    give! { v, wanted;
         kind TYPE = file_type(known.kind);
         change CHANGE = change(known);
         size SIZE = known.size;
@@ -240,12 +237,7 @@ fn mounted_on(node: &Node<'_>, known: &Attr) -> u64 {
 fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     let mut v = common(cx, wanted);
     let born = cx.cx.server.born;
-    macro_rules! give {
-        ($($field:ident $number:ident = $value:expr;)*) => {
-            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
-        };
-    }
-    give! {
+    give! { v, wanted;
         kind TYPE = FileType::DIR;
         // The names in it change with the list of shares.
         change CHANGE = nanos(born).wrapping_add(cx.cx.list().number());
@@ -280,12 +272,7 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
 fn common(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     let mut v = Attributes::default();
     let wanted = wanted.and(supported(cx.minor));
-    macro_rules! give {
-        ($($field:ident $number:ident = $value:expr;)*) => {
-            $(if wanted.has(attr::$number) { v.$field = Some($value); })*
-        };
-    }
-    give! {
+    give! { v, wanted;
         supported_attrs SUPPORTED_ATTRS = supported(cx.minor);
         fh_expire_type FH_EXPIRE_TYPE = PERSISTENT;
         link_support LINK_SUPPORT = true;

@@ -181,7 +181,7 @@ async fn restored(cx: &OpContext, data: Bytes, crypto: &Crypto) -> Result<Bytes,
     }
     let opener = cx.session().keys.opener.as_ref().ok_or(NtStatus::INVALID_PARAMETER)?;
     // The payload holds a buffer meanwhile.
-    let mut plain = cx.server().to_decrypt(data.len()).await;
+    let mut plain = cx.server().spare.to_decrypt(data.len()).await;
     plain.set_len(data.len());
     opener
         .open_payload(&crypto.nonce, &crypto.signature, &data, &mut plain)
